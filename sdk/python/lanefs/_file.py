@@ -179,7 +179,7 @@ class File:
         Raises
         ------
         ValueError
-            The part is not within the mapping, the offset is none, or a file or mapping is closed.
+            The part is not within the mapping, which may be of another mount or GPU; the offset is none; or a file or mapping is closed.
         OSError
             EACCES: the mapping is not private, or the file is not open to write. ENOSPC, EIO: as write and fsync. ECONNRESET: the daemon has ended.
         """
@@ -188,7 +188,11 @@ class File:
             raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}, to {offset} of the file")
         fd = self._opened()
         mapping.memory.synchronize()
+        if self.session is not None and mapping.session is not self.session:  # in which the mapping's handle is something else's
+            raise ValueError("the mapping is not of the file's session: of the same mount, and with several GPUs of the same one")
         if self.session is None:
+            if not mapping.private:
+                raise PermissionError(errno.EACCES, "a mapping that is not private is not committed")
             view = mapping.memoryview()[start:start + length]
             while view:
                 n = os.pwrite(fd, view, offset)

@@ -151,7 +151,7 @@ class Buffer:
     def __init__(self, file, size):
         if not 0 < size < 1 << 61:
             raise ValueError(f"a buffer of {size} bytes")
-        session = self._session = file.session
+        session = self.session = file.session
         if session is None:  # the file is not on LaneFS
             self.size, self.handle, self._release = size, 0, None
             self._life = _Life(Anonymous(size))
@@ -227,7 +227,7 @@ class Buffer:
     def close(self):
         """Unregisters the memory, after the requests that use it. It stays as long as tensors of it. Repeated calls do nothing."""
         if self._release is not None and self._release.detach():
-            self._session.release(self.handle)
+            self.session.release(self.handle)
         self._life = None
 
     def __enter__(self):

@@ -124,7 +124,7 @@ class Ring:
         Raises
         ------
         ValueError
-            The range is not within the memory; a number that is negative; the file or the memory is closed.
+            The range is not within the memory; a number that is negative; the file or the memory is closed, or of another mount or GPU than the ring.
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
@@ -151,7 +151,7 @@ class Ring:
         Raises
         ------
         ValueError
-            The range is not within the memory; a number that is negative; the file or the memory is closed.
+            The range is not within the memory; a number that is negative; the file or the memory is closed, or of another mount or GPU than the ring.
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
@@ -174,13 +174,13 @@ class Ring:
         Raises
         ------
         ValueError
-            No range is given, so none is wrong; the file or the memory is closed.
+            The file is closed, or of another mount or GPU than the ring.
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
             The ring is closed, its daemon has ended, or it is another process's.
         """
-        return self.submit([(w.SYNC, file.handle, 0, 0, 0, 0)])[0]
+        return self.submit([(w.SYNC, self._handle_of(file), 0, 0, 0, 0)])[0]
 
     def read_batch(self, file, buffer, ranges):
         """Begins to read many ranges of a file to memory.
@@ -201,14 +201,15 @@ class Ring:
         Raises
         ------
         ValueError
-            A number that is negative or too large; the file or the memory is closed.
+            A number that is negative or too large; the file or the memory is closed, or of another mount or GPU than the ring.
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
             The ring is closed, its daemon has ended, or it is another process's.
         """
         buffer.memory  # not a closed one's, whose handle may be another's now
-        return self.submit([(w.READ, file.handle, buffer.handle, offset, buffer.base + start, length) for offset, start, length in ranges])
+        f, b = self._handle_of(file), self._handle_of(buffer)
+        return self.submit([(w.READ, f, b, offset, buffer.base + start, length) for offset, start, length in ranges])
 
     def write_batch(self, file, buffer, ranges):
         """Begins to write many ranges of memory to a file.
@@ -229,20 +230,28 @@ class Ring:
         Raises
         ------
         ValueError
-            A number that is negative or too large; the file or the memory is closed.
+            A number that is negative or too large; the file or the memory is closed, or of another mount or GPU than the ring.
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
             The ring is closed, its daemon has ended, or it is another process's.
         """
         buffer.memory.synchronize()
-        return self.submit([(w.WRITE, file.handle, buffer.handle, offset, buffer.base + start, length) for offset, start, length in ranges])
+        f, b = self._handle_of(file), self._handle_of(buffer)
+        return self.submit([(w.WRITE, f, b, offset, buffer.base + start, length) for offset, start, length in ranges])
 
     def _start(self, op, file, buffer, offset, start, length):
         length, memory = part(buffer, start, length), buffer.memory  # ValueError: a closed one's handle may be another's now
         if op == w.WRITE:
             memory.synchronize()
-        return self.submit([(op, file.handle, buffer.handle, offset, buffer.base + start, length)])[0]
+        return self.submit([(op, self._handle_of(file), self._handle_of(buffer), offset, buffer.base + start, length)])[0]
+
+    def _handle_of(self, of):
+        """The handle of a file or of memory. In another session the number is something else's."""
+        handle = of.handle
+        if of.session is not self._session:
+            raise ValueError("the ring, the file and the memory are not of one session: of the same mount, and with several GPUs of the same one")
+        return handle
 
     def submit(self, requests):
         """Submits requests. It waits while the ring is full.
@@ -346,7 +355,7 @@ class Ring:
         if op == w.WRITE:
             memory.synchronize()
         try:
-            entry = w.SUBMISSION.pack(0, op, file.handle, buffer.handle, 0, offset, buffer.base + start, length)
+            entry = w.SUBMISSION.pack(0, op, self._handle_of(file), self._handle_of(buffer), 0, offset, buffer.base + start, length)
         except struct.error as e:
             raise ValueError(f"a request with a number that is negative or too large: {e}") from None
         if not self._taking.acquire(blocking=False):

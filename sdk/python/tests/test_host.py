@@ -139,6 +139,8 @@ class Map(unittest.TestCase):
             self.assertTrue(m.current and m.memoryview().readonly)
             with self.assertRaises(PermissionError):
                 f.read_into(m)
+            with self.assertRaises(PermissionError):
+                f.commit(m)
             with self.assertRaises(OSError):
                 f.map(4990, 11)
             with lanefs.Buffer(f, 6000) as b:
@@ -435,6 +437,26 @@ class Rings(unittest.TestCase):
                     self.assertRaises(OSError, lanefs.Ring, f)
             self.assertEqual(len(os.listdir("/proc/self/fd")), before)
             lanefs.Ring(f).close()
+
+    def test_other_sessions(self):  # whose handles are something else's here
+        f = lanefs.open(write("one session", b"1" * 4096), "r+")
+        with unittest.mock.patch.object(lanefs.Session, "_all", {}):
+            g = lanefs.open(write("another session", b"2" * 4096), "r+")
+        self.assertIsNot(f.session, g.session)
+        with f, g, lanefs.Buffer(f, 4096) as b, lanefs.Buffer(g, 4096) as c, f.map(private=True) as m, g.map(private=True) as n:
+            self.assertEqual((f.read_into(b), g.read_into(c), f.read_into(m), g.read_into(n)), (4096,) * 4)
+            for do in (lambda: f.read_into(c), lambda: f.write_from(c), lambda: f.read_into(n), lambda: f.write_from(n), lambda: g.write_from(b),
+                       lambda: f.ring.read(g, b), lambda: f.ring.read(f, c), lambda: f.ring.write(f, n), lambda: f.ring.sync(g),
+                       lambda: f.ring.read_batch(f, c, [(0, 0, 1)]), lambda: f.ring.read_batch(g, b, [(0, 0, 1)]), lambda: f.ring.write_batch(f, c, [(0, 0, 1)]),
+                       lambda: f.ring.write_batch(g, b, [(0, 0, 1)]), lambda: f.commit(n), lambda: g.commit(m)):
+                self.assertRaisesRegex(ValueError, "session", do)
+            f.commit(m)
+            g.commit(n)
+            self.assertEqual((bytes(b.memoryview()[:4096]), bytes(m.memoryview())), (b"1" * 4096,) * 2)
+            self.assertEqual((bytes(c.memoryview()[:4096]), bytes(n.memoryview())), (b"2" * 4096,) * 2)
+        for name, want in ("one session", b"1"), ("another session", b"2"):
+            with open(path(name), "rb") as h:
+                self.assertEqual(h.read(), want * 4096)
 
     def test_tensors_outlive_the_buffer(self):
         data = os.urandom(4096)
