@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/nvmeq/nvme"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // lone carries out a lone command of n blocks of 512 bytes.
@@ -80,7 +81,8 @@ func TestLoneRefuses(t *testing.T) {
 	refused(opRead, 0, 8, at+4, "memory that the device does not take")
 	require.False(t, h.c.Lone(1, nvme.IORead, 2, 0, 8, nvme.IOVA(at)), "no such namespace")
 	require.False(t, h.c.Lone(0, nvme.IORead, 1, 0, 8, nvme.IOVA(at)), "the admin queue")
-	require.False(t, h.c.Lone(99, nvme.IORead, 1, 0, 8, nvme.IOVA(at)), "no such queue")
+	require.False(t, h.c.Lone(uint16(len(h.c.sq)), nvme.IORead, 1, 0, 8, nvme.IOVA(at)), "no such queue")
+	require.True(t, h.lone(opRead, 0, uint64(h.c.opt.MaxTransfer)/512, at), "as long as MDTS")
 
 	hidden := newMemory(t, 4096)
 	hidden.hidden = true
@@ -114,7 +116,8 @@ func TestLoneRefuses(t *testing.T) {
 	require.NoError(t, h.c.Close())
 
 	require.NoError(t, os.Truncate(file, testSize))
-	for _, opt := range []Options{{Latency: time.Millisecond}, {OutOfOrder: true}} {
+	second, _ := newLoop(t, testSize)
+	for _, opt := range []Options{{Latency: time.Millisecond}, {OutOfOrder: true}, {Recorder: media.NewRecorder()}, {Images: []string{second}}} {
 		c, err := Open(dev, opt)
 		require.NoError(t, err)
 		require.False(t, c.Lones())
