@@ -13,6 +13,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/gpu"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
@@ -86,14 +87,54 @@ func TestHostileStage(t *testing.T) {
 	<-punched
 
 	before := bytes.Clone(own.bytes)
-	theirs := bad.read(0, mib)
-	theirs.Memory = own.memory
-	require.ErrorIs(t, bad.ring.Do(theirs), unix.EBADF)
+	nameOthers(t, f)
 	require.True(t, bytes.Equal(before, own.bytes))
 	hostile.Close()
 	honest.Close()
 	settled(t, m, 0)
 	works(t, f, data)
+}
+
+// nameOthers is a client that names memory and files by all numbers that other clients have, of which it has one file itself.
+func nameOthers(t *testing.T, f *os.File) {
+	t.Helper()
+	c := dial(t, f)
+	defer c.Close()
+	greet(t, c)
+	var file wire.OpenReply
+	_, err := c.Call(wire.TOpen, 2, &wire.Open{}, &file, 0, int(f.Fd()))
+	require.NoError(t, err)
+	var ring wire.RingReply
+	ends, err := c.Call(wire.TRing, 3, &wire.Ring{Entries: 64}, &ring, 3)
+	require.NoError(t, err)
+	defer wire.CloseAll(ends)
+	shared, err := wire.MapShared(ends[0], int(ring.Size), true)
+	require.NoError(t, err)
+	defer shared.Close()
+	client, err := wire.NewRings(shared, ring.Entries)
+	require.NoError(t, err)
+	var all []wire.Submission
+	for i := range uint32(64) {
+		all = append(all, wire.Submission{Op: wire.OpRead, File: file.Handle, Memory: i, Len: mib})
+		if i%2 == 0 {
+			all[i].Op, all[i].File = wire.OpWrite, i+ring.Handle
+		}
+	}
+	n, err := client.Submit(all)
+	require.NoError(t, err)
+	require.Equal(t, len(all), n)
+	wire.RingDoorbell(ends[1])
+	within(t, "all answers", func() {
+		var done [64]wire.Completion
+		for left := len(all); left > 0; {
+			n, err := client.Reap(done[:])
+			require.NoError(t, err)
+			for _, d := range done[:n] {
+				require.EqualValues(t, -int64(unix.EBADF), d.Result)
+			}
+			left -= n
+		}
+	})
 }
 
 // TestStageDies: a client that dies while its stage is read into leaves nothing behind, when the read has ended.

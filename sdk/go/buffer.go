@@ -13,8 +13,7 @@ import (
 
 // Buffer is device memory of the daemon's pool.
 type Buffer struct {
-	s      *Session
-	handle uint32
+	object
 	export gpu.Export // FD is closed by Close
 	off    int64      // of the range in the memory
 	n      int64
@@ -53,7 +52,7 @@ func (s *Session) mapFile(f *os.File, q wire.Map) (*Buffer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", f.Name(), err)
 	}
-	b := &Buffer{s: s, handle: r.Handle, off: int64(r.MemOff), n: int64(r.Len), size: int64(r.FileSize), gen: r.Generation,
+	b := &Buffer{object: object{s: s, handle: r.Handle}, off: int64(r.MemOff), n: int64(r.Len), size: int64(r.FileSize), gen: r.Generation,
 		export: gpu.Export{FD: rights[0], Offset: int64(r.FDOff), Size: int64(r.MemSize), Kind: gpu.ExportKind(r.Kind)}}
 	if b.export.Kind != gpu.ExportMemFD {
 		return b, nil
@@ -117,12 +116,12 @@ func (b *Buffer) unmapDevice() error {
 // Generation returns the generation of the bytes, 0 for private memory.
 func (b *Buffer) Generation() uint64 { return b.gen }
 
-// Latest returns the present generation of the file's range. After the end of the daemon it is not known, and Latest returns all ones.
+// Latest returns the present generation of the file's range. After Close, and after the end of the daemon, it is not known, and Latest returns all ones.
 func (b *Buffer) Latest() uint64 {
 	switch {
 	case b.gen == 0:
 		return 0
-	case b.s.gone.over():
+	case b.closed.Load(), b.s.gone.over():
 		return wire.Unknown
 	}
 	return b.s.board.Word(8 * int(b.handle)).Load()
@@ -137,11 +136,15 @@ func (b *Buffer) Commit(f *os.File, off, memOff, n int64) error {
 	if memOff < 0 || n < 0 || memOff > b.n-n {
 		return fmt.Errorf("%d bytes at %d of a buffer of %d: %w", n, memOff, b.n, unix.EINVAL)
 	}
-	if err := b.synchronize(); err != nil {
+	handle, err := b.in(b.s)
+	if err == nil {
+		err = b.synchronize()
+	}
+	if err != nil {
 		return err
 	}
 	var r wire.CommitReply
-	_, err := b.s.call(wire.TCommit, &wire.Commit{Handle: b.handle, MemOff: uint64(b.off + memOff), FileOff: uint64(off), Len: uint64(n)}, &r, 0, f)
+	_, err = b.s.call(wire.TCommit, &wire.Commit{Handle: handle, MemOff: uint64(b.off + memOff), FileOff: uint64(off), Len: uint64(n)}, &r, 0, f)
 	if err != nil {
 		return fmt.Errorf("%q: %w", f.Name(), err)
 	}
@@ -157,5 +160,5 @@ func (b *Buffer) Close() error {
 	err := b.unmapDevice()
 	wire.CloseAll([]int{b.export.FD})
 	b.export.FD = -1
-	return errors.Join(err, b.s.release(b.handle))
+	return errors.Join(err, b.release())
 }

@@ -8,10 +8,7 @@ import (
 )
 
 // File is a file for transfers of rings. The flags with which it was opened say which transfers are allowed.
-type File struct {
-	s      *Session
-	handle uint32
-}
+type File struct{ object }
 
 // Open makes f known to rings. f may be closed afterwards.
 func (s *Session) Open(f *os.File) (*File, error) {
@@ -19,8 +16,8 @@ func (s *Session) Open(f *os.File) (*File, error) {
 	if _, err := s.call(wire.TOpen, &wire.Open{}, &r, 0, f); err != nil {
 		return nil, fmt.Errorf("%q: %w", f.Name(), err)
 	}
-	return &File{s, r.Handle}, nil
+	return &File{object{s: s, handle: r.Handle}}, nil
 }
 
 // Close closes the file in the daemon, after requests that name it have ended.
-func (f *File) Close() error { return f.s.release(f.handle) }
+func (f *File) Close() error { return f.release() }

@@ -6,10 +6,7 @@ import (
 )
 
 // Memory is memory of the program that the daemon has imported, for transfers of rings.
-type Memory struct {
-	s      *Session
-	handle uint32
-}
+type Memory struct{ object }
 
 // Register makes the daemon import memory: a memfd, or, with a GPU, a handle of its virtual memory. The caller still has to close the
 // descriptor.
@@ -18,8 +15,8 @@ func (s *Session) Register(e gpu.Export) (*Memory, error) {
 	if _, err := s.callWith(wire.TRegister, &wire.Register{Kind: uint32(e.Kind), FDOff: uint64(e.Offset), Size: uint64(e.Size)}, &r, 0, e.FD); err != nil {
 		return nil, err
 	}
-	return &Memory{s, r.Handle}, nil
+	return &Memory{object{s: s, handle: r.Handle}}, nil
 }
 
 // Close ends the import in the daemon, after requests that name the memory have ended.
-func (m *Memory) Close() error { return m.s.release(m.handle) }
+func (m *Memory) Close() error { return m.release() }

@@ -45,6 +45,23 @@ func (q *Request) Wait() error {
 	return q.Err
 }
 
+// name gives a submission the handles that the request names.
+func (q *Request) name(sub *wire.Submission, s *Session) (err error) {
+	if q.File != nil {
+		if sub.File, err = q.File.in(s); err != nil {
+			return err
+		}
+	}
+	switch {
+	case q.Memory != nil:
+		sub.Memory, err = q.Memory.in(s)
+	case q.Buffer != nil:
+		sub.Memory, err = q.Buffer.in(s)
+		sub.MemOff += uint64(q.Buffer.off)
+	}
+	return err
+}
+
 // sleep waits until another goroutine has taken the request's completion.
 func (q *Request) sleep() {
 	q.ring.mu.Lock()

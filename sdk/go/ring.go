@@ -116,31 +116,26 @@ func (r *Ring) wakeLocked() {
 
 // putLocked submits requests, for which there are free indexes.
 func (r *Ring) putLocked(reqs []*Request) {
-	for k, q := range reqs {
+	k := 0
+	for _, q := range reqs {
 		i := r.free[len(r.free)-1-k]
 		sub := &r.subs[k]
 		*sub = wire.Submission{Data: uint64(i), Op: q.Op, FileOff: uint64(q.Off), MemOff: uint64(q.MemOff), Len: uint64(q.Len)}
-		if q.File != nil {
-			sub.File = q.File.handle
-		}
-		switch {
-		case q.Memory != nil:
-			sub.Memory = q.Memory.handle
-		case q.Buffer != nil:
-			sub.Memory = q.Buffer.handle
-			sub.MemOff += uint64(q.Buffer.off)
+		if err := q.name(sub, r.s); err != nil {
+			q.endLocked(0, err)
+			continue
 		}
 		r.inFlight[i] = q
+		k++
 	}
 	// There is room: an index is free only after its submission was taken and its completion reaped.
-	n, err := r.rings.Submit(r.subs[:len(reqs)])
-	for k, q := range reqs[n:] {
-		r.inFlight[r.subs[n+k].Data] = nil
+	n, err := r.rings.Submit(r.subs[:k])
+	left := len(r.free) - k
+	for _, sub := range r.subs[n:k] {
+		q := r.inFlight[sub.Data]
+		r.inFlight[sub.Data] = nil
 		q.endLocked(0, errors.Join(err, wire.ErrRing))
-	}
-	left := len(r.free) - len(reqs)
-	for k := n; k < len(reqs); k++ {
-		r.free[left] = uint32(r.subs[k].Data)
+		r.free[left] = uint32(sub.Data)
 		left++
 	}
 	r.free = r.free[:left]
@@ -259,8 +254,10 @@ func (r *Ring) fail(err error) {
 
 // Close ends the ring. The daemon first finishes the requests in flight. Requests without a completion by then end with os.ErrClosed.
 func (r *Ring) Close() error {
+	if r.closing.Swap(true) {
+		return os.ErrClosed
+	}
 	r.unwatch()
-	r.closing.Store(true)
 	err := r.s.release(r.handle)
 	r.complete.Close()
 	r.reaper.Wait() // it has set failed then

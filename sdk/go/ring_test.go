@@ -212,7 +212,7 @@ func TestRingErrors(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	m.Write("file", random(5, mib))
 	r := newRinged(t, m.Open("file", os.O_RDONLY), mib, 16)
-	other := &lanefs.Memory{}
+	other := newRinged(t, m.Open("file", os.O_RDONLY), mib, 16)
 	for _, c := range []struct {
 		q    *lanefs.Request
 		want error
@@ -225,7 +225,10 @@ func TestRingErrors(t *testing.T) {
 		{r.request(lanefs.OpRead, 0, -1, 1), unix.EINVAL},
 		{r.request(lanefs.OpRead, 0, 0, -1), unix.EINVAL},
 		{r.request(77, 0, 0, 1), unix.EOPNOTSUPP},
-		{&lanefs.Request{Op: lanefs.OpRead, File: r.file, Memory: other, Len: 1}, unix.EBADF},
+		{&lanefs.Request{Op: lanefs.OpRead, File: r.file, Memory: other.memory, Len: 1}, unix.EINVAL},
+		{&lanefs.Request{Op: lanefs.OpRead, File: other.file, Memory: r.memory, Len: 1}, unix.EINVAL},
+		{&lanefs.Request{Op: lanefs.OpSync, File: other.file}, unix.EINVAL},
+		{&lanefs.Request{Op: lanefs.OpRead, File: r.file, Len: 1}, unix.EBADF},
 		{&lanefs.Request{Op: lanefs.OpRead, Memory: r.memory, Len: 1}, unix.EBADF},
 		{r.request(lanefs.OpRead, 1<<61, 0, 1), nil},
 		{r.request(lanefs.OpRead, 0, mib, 0), nil},
@@ -250,4 +253,56 @@ func TestRingErrors(t *testing.T) {
 	wg.Wait() // with EBADF
 	require.NoError(t, r.ring.Close())
 	require.ErrorIs(t, r.ring.Do(r.request(lanefs.OpSync, 0, 0, 0)), os.ErrClosed)
+}
+
+// TestClosedTwice: what is closed again lets nothing go that has got its number meanwhile, and a request that names it does not reach that.
+func TestClosedTwice(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", random(5, mib))
+	r := newRinged(t, f, mib, 16)
+	s := connect(t, f)
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	ring, err := s.NewRing(16)
+	require.NoError(t, err)
+	buffer, err := s.Alloc(f, mib)
+	require.NoError(t, err)
+	require.NoError(t, ring.Do(&lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: buffer, Len: mib}))
+
+	require.NoError(t, buffer.Close())
+	require.ErrorIs(t, buffer.Close(), os.ErrClosed)
+	require.ErrorIs(t, buffer.Commit(f, 0, 0, 1), unix.EBADF)
+	require.ErrorIs(t, ring.Do(&lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: buffer, Len: 1}), unix.EBADF)
+	require.NoError(t, file.Close())
+	require.ErrorIs(t, file.Close(), os.ErrClosed)
+	require.ErrorIs(t, ring.Do(&lanefs.Request{Op: lanefs.OpSync, File: file}), unix.EBADF)
+	require.NoError(t, r.memory.Close())
+	require.ErrorIs(t, r.memory.Close(), os.ErrClosed)
+	require.ErrorIs(t, r.ring.Do(r.request(lanefs.OpRead, 0, 0, 1)), unix.EBADF)
+
+	require.NoError(t, ring.Close())
+	var taken []*os.File // the descriptors that it had, which are others' now
+	t.Cleanup(func() {
+		for _, f := range taken {
+			f.Close()
+		}
+	})
+	for range 16 {
+		f, err := os.Open(os.DevNull)
+		require.NoError(t, err)
+		taken = append(taken, f)
+	}
+	require.ErrorIs(t, ring.Close(), os.ErrClosed)
+	for _, f := range taken {
+		_, err := f.Stat()
+		require.NoError(t, err)
+	}
+
+	shared, err := s.Map(f, 0, mib)
+	require.NoError(t, err)
+	require.True(t, shared.Current())
+	require.NoError(t, shared.Close())
+	require.False(t, shared.Current(), "nobody tells any more")
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, s.Close(), os.ErrClosed)
 }
