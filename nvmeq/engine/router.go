@@ -116,8 +116,7 @@ func (e *Engine) toCPU(cmds []Command) bool {
 
 // shared says whether the GPU was late not long ago.
 func (r *router) shared(now time.Duration) bool {
-	until := r.sharedUntil.Load()
-	return until != 0 && int64(now) < until
+	return int64(now) < r.sharedUntil.Load()
 }
 
 func isSmall(cmds []Command) bool {
