@@ -3,6 +3,7 @@ package softctl
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -250,6 +251,25 @@ func TestDirectStops(t *testing.T) {
 }
 
 // TestDirectRefuses: blocks that are smaller than the device's.
+// TestDirectWithoutRing: when a ring has failed the queues that follow have none, and a queue's commands are carried out one at a time. It says why.
+func TestDirectWithoutRing(t *testing.T) {
+	dev, _ := newLoop(t, testSize)
+	h := newHostOn(t, dev, Options{}).enable()
+	h.queue(1, 16)
+	h.c.ringFailed(errors.New("as if"))
+	why := *h.c.noRing.Load()
+	h.c.ringFailed(errors.New("and again"))
+	require.Equal(t, "O_DIRECT by calls that wait: "+why.Error(), h.c.Path())
+	q := h.queue(2, 16)
+	require.Nil(t, h.c.sq[2].Load().direct)
+	b, at := h.alloc(8192)
+	random(1, b[:4096])
+	require.Equal(t, success, h.do(q, rw(opWrite, 1, 8, 8).prp(at, 0)).status())
+	require.Equal(t, success, h.do(q, rw(opRead, 1, 8, 8).prp(at+4096, 0)).status())
+	require.Equal(t, b[:4096], b[4096:8192])
+	require.NoError(t, h.c.Close())
+}
+
 func TestDirectRefuses(t *testing.T) {
 	dev, _ := newLoop(t, testSize, "-b", "4096")
 	_, err := Open(dev, Options{BlockSize: 512})

@@ -57,10 +57,10 @@ func (p *pressure) look(after time.Duration) {
 func someTotal(b []byte) int64 {
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	rest, ok := bytes.CutPrefix(line, []byte("some "))
-	_, total, found := bytes.Cut(rest, []byte("total="))
-	n, err := strconv.ParseInt(string(total), 10, 64)
-	if !ok || !found || err != nil || n < 0 {
+	_, total, _ := bytes.Cut(rest, []byte("total="))
+	n, err := strconv.ParseUint(string(total), 10, 63)
+	if !ok || err != nil {
 		return -1
 	}
-	return n
+	return int64(n)
 }

@@ -28,7 +28,8 @@ func TestPressure(t *testing.T) {
 		p.look(100 * time.Millisecond)
 		require.Equal(t, low, p.low.Load())
 	}
-	look("1000000", false) // the first, with nothing to compare
+	look("7", false) // the first, with nothing to compare
+	look("1000000", false)
 	look("1024999", true)
 	look("1049999", false)
 	look("1050000", true)
@@ -38,7 +39,12 @@ func TestPressure(t *testing.T) {
 	require.NoError(t, os.Remove(path))
 	p.look(time.Second)
 	require.False(t, p.isLow(), "a kernel that does not count")
+	p = newPressure(path)
+	look("0", false)
+	look("0", true)
 	require.EqualValues(t, -1, someTotal(nil))
+	require.EqualValues(t, -1, someTotal([]byte("some avg10=0.00\n")))
+	require.EqualValues(t, -1, someTotal([]byte("some avg10=0.00 total=-7\n")))
 	require.EqualValues(t, -1, someTotal([]byte("full avg10=0.00 total=7\n")))
 }
 
