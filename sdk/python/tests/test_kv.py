@@ -1,6 +1,7 @@
 """Tests of lanefs.kv on a mount with the host runtime: LANEFS_TEST_DIR is its directory. Run by the Go test beside this."""
 
 import collections
+import hashlib
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import zlib
 from unittest import mock
 
 import lanefs
@@ -116,6 +118,50 @@ class Slabs(unittest.TestCase):
                 self.assertRaises(ValueError, do)
         self.assertRaisesRegex(ValueError, "has 8 slots of 4096", kv.Slab, path("refused"), 4096, 9)
         self.assertRaises(ValueError, kv.Slab, path("refused"), 5000, 8)
+
+    def test_format(self):  # docs/SPEC.md, by hand: a file that has it is a slab, and one that is made has it
+        def header(ident, size, slots, index=4096, data=8192, version=1):
+            raw = struct.pack("<8sII16sQQQQ", b"LANEFSKV", version, 0, ident, size, slots, index, data)
+            return (raw[:12] + struct.pack("<I", zlib.crc32(raw)) + raw[16:]).ljust(4096, b"\0")
+
+        def entry(ident, slot, generation, block, key, flags=1):
+            words = struct.unpack("<2Q", block.ljust(16, b"\0"))
+            raw = struct.pack("<4sIQQQ32sI60x", b"KVE1", 0, generation, len(block), (words[0] + 3 * words[1]) % 2**64 if flags else 0,
+                              hashlib.blake2b(key, digest_size=32, person=b"lanefs.kvb").digest(), flags)
+            return raw[:4] + struct.pack("<I", zlib.crc32(ident + struct.pack("<Q", slot) + raw)) + raw[8:]
+
+        def made(name, *args):
+            with open(path(name), "wb") as f:
+                f.write(b"".join(args))
+            return path(name)
+        ident, block = b"0123456789abcdef", b"a block of 16 b."
+        p = made("by hand", header(ident, 4096, 9), bytes(128), entry(ident, 1, 2**63 - 1, block, b"key"), entry(ident, 2, 1, b"no sum", b"plain", 0), bytes(4096 - 3 * 128),
+                 bytes(4096), block.ljust(4096, b"\0"), b"no sum")
+        with kv.Slab(p, mode="r") as s:
+            b = bytearray(32)
+            self.assertEqual((s.slot_size, s.slots, s.get_batch([b"key", b"plain"], b, [0, 16]), b), (4096, 9, [16, 6], block + b"no sum".ljust(16, b"\0")))
+        with kv.Slab(path("made"), 4096, 9) as s:
+            s.put(b"key", block)
+        with kv.Slab(path("made"), verify=False) as s:
+            s.put(b"plain", b"no sum")
+        with open(path("made"), "rb") as f:
+            raw = f.read()
+        ident = raw[16:32]
+        self.assertEqual(raw[:8192], header(ident, 4096, 9) + (entry(ident, 0, 1, block, b"key") + entry(ident, 1, 2, b"no sum", b"plain", 0)).ljust(4096, b"\0"))
+        self.assertEqual((len(raw), raw[8192:8208], raw[12288:12294]), (8192 + 9 * 4096, block, b"no sum"))
+        with kv.Slab(made("no slots yet", header(ident, 4096, 9), bytes(4096)), mode="r") as s:
+            self.assertEqual(len(s), 0)
+        index = bytearray(128 * 9000)  # longer than what is read at once
+        index[-128:] = entry(ident, 8999, 1, block, b"last")
+        with open(made("large", header(ident, 4096, 9000, data=4096 + 1155072), index), "r+b") as f:
+            f.seek(4096 + 1155072 + 8999 * 4096)
+            f.write(block)
+        with kv.Slab(path("large"), mode="r") as s:
+            self.assertEqual((s.get(b"last", b), b[:16]), (16, block))
+        for args in ((0, 9), (4096, 0), (4097, 9), (4096, 9, 8192), (4096, 9, 4096, 4096), (4096, 33), (4096, 32, 4096, 12288), (1 << 58, 9)):
+            self.assertRaisesRegex(ValueError, "not one that LaneFS writes", kv.Slab, made("wrong", header(ident, *args), bytes(1 << 20)), mode="r")
+        self.assertRaisesRegex(ValueError, "version 2", kv.Slab, made("wrong", header(ident, 4096, 9, version=2), bytes(1 << 20)))
+        self.assertRaisesRegex(ValueError, "no slab", kv.Slab, made("wrong", header(ident, 4096, 9)[:63]))
 
     def test_closed_at_once(self):  # by two threads: the one that comes too late for its commit hears so
         s = kv.Slab(path("closed at once"), 4096, 8)

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import signal
 import sys
 import tempfile
 import threading
@@ -164,8 +165,39 @@ class LMCache(unittest.TestCase):
             self.assertRaises(ValueError, b.deregister_buffer, buf)
             self.assertRaises(ValueError, h.read_async, at, 1, 0, 0, STREAM)
         b.deregister_stream(STREAM)
-        b.close_driver()
-        b.close_driver()
+        self.assertRaises(ValueError, b.deregister_stream, STREAM)
+        for _ in range(2):  # what is forgotten can be made known again
+            b.register_buffer(buf)
+            b.register_stream(STREAM)
+            b.close_driver()
+            b.close_driver()
+
+    def test_closed(self):  # no descriptor is left, of slabs that cannot be made neither
+        def descriptors():
+            return len(os.listdir("/proc/self/fd"))
+        other = self.backend.open_slab(self.where + " too", 4096, False)  # so that the session stays
+        self.addCleanup(other.close)
+        before = descriptors()
+        with self.backend.open_slab(self.where, 4096, False) as h:
+            self.assertGreater(descriptors(), before)
+        self.assertEqual(descriptors(), before)
+        h.close()
+        try:
+            self.backend.open_slab(self.where, 1 << 50, False)
+        except OSError as e:  # whose frames have the file, as in a program that logs it later
+            self.assertEqual(descriptors(), before, e)
+        else:
+            self.fail("a petabyte")
+
+    def test_fork(self):  # a child waits for no thread that it does not have
+        self.backend.register_buffer(self.buf)
+        with self.backend._lock:  # as by a thread
+            child = os.fork()
+            if not child:
+                signal.alarm(60)
+                self.backend.deregister_buffer(self.buf)
+                os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_streams_of_several_buffers(self):
         """LMCache forgets a stream with the first of the buffers that were registered on it, which others go on using; and a buffer may be used on a
