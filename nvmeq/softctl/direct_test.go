@@ -3,7 +3,6 @@ package softctl
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -256,12 +255,17 @@ func TestDirectWithoutRing(t *testing.T) {
 	dev, _ := newLoop(t, testSize)
 	h := newHostOn(t, dev, Options{}).enable()
 	h.queue(1, 16)
-	h.c.ringFailed(errors.New("as if"))
-	why := *h.c.noRing.Load()
-	h.c.ringFailed(errors.New("and again"))
-	require.Equal(t, "O_DIRECT by calls that wait: "+why.Error(), h.c.Path())
-	q := h.queue(2, 16)
+	h.needRing()
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max}))
+	h.queue(2, 16)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	require.Nil(t, h.c.sq[2].Load().direct)
+	require.ErrorIs(t, *h.c.noRing.Load(), unix.EMFILE)
+	require.Regexp(t, "^O_DIRECT by calls that wait: .*too many open files", h.c.Path())
+	q := h.queue(3, 16)
+	require.Nil(t, h.c.sq[3].Load().direct)
 	b, at := h.alloc(8192)
 	random(1, b[:4096])
 	require.Equal(t, success, h.do(q, rw(opWrite, 1, 8, 8).prp(at, 0)).status())
@@ -363,6 +367,9 @@ func TestDirectHidden(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, want, 0))
 			h := newHostOn(t, dev, opt).enable()
 			q := h.queue(1, 32)
+			if d := h.c.sq[1].Load().direct; d != nil {
+				require.Len(t, d.slots, stagedSlots, "each may have a stage as large as a command")
+			}
 			m := newMemory(t, 8<<20)
 			m.hidden = true
 			a, err := h.c.Map(m, 0, m.Size())
