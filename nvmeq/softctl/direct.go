@@ -24,6 +24,7 @@ type direct struct {
 	slots []directSlot
 	free  []int // the last used is taken first: stages are few
 	begun int   // started and not submitted
+	lost  bool  // the kernel has not taken what was started
 	ended []int // being completed
 	held  map[*region]*use
 
@@ -294,11 +295,12 @@ func (c *Controller) move(q *subQueue) (did bool) {
 // submit hands what was begun to the kernel, and says whether it took it.
 func (c *Controller) submit(q *subQueue) bool {
 	d := q.direct
-	if d.begun == 0 {
-		return true
+	if d.begun == 0 || d.lost {
+		return !d.lost
 	}
 	d.begun = 0
 	if err := d.ring.Submit(); err != nil {
+		d.lost = true
 		c.ringFailed(err) // the queue that follows a reset may have none
 		c.fail("io_uring takes no more commands", "queue", q.id, "error", err)
 		return false
@@ -349,9 +351,14 @@ func (q *subQueue) await() bool {
 	return true
 }
 
-// finishAll completes what is under way: after it the kernel uses no memory of the queue's commands. The caller holds the queue's lock.
+// finishAll completes what is under way: after it the kernel uses no memory of the queue's commands. The caller holds the queue's lock. A step in which the controller
+// has failed may have left commands that were not submitted: without that they would never end.
 func (c *Controller) finishAll(q *subQueue) {
 	for q.direct.inFlight() > 0 {
+		if !c.submit(q) {
+			q.endDirect() // of what the kernel has not taken it says nothing any more
+			return
+		}
 		if c.now() != stateReady {
 			if _, _, ok := q.direct.ring.Reap(); ok {
 				continue

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -250,6 +251,80 @@ func TestDirectStops(t *testing.T) {
 }
 
 // TestDirectRefuses: blocks that are smaller than the device's.
+// TestDirectFails: memory is unmapped, and the controller reset, also when it has failed with commands that were begun and not submitted, and when the kernel has refused them.
+func TestDirectFails(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		dev, _ := newLoop(t, testSize)
+		h := newHostOn(t, dev, Options{}).enable()
+		before := uringFDs(t)
+		q := h.queue(1, 16)
+		h.needRing()
+		m := newMemory(t, 1<<20)
+		a, err := h.c.Map(m, 0, m.Size())
+		require.NoError(t, err)
+		for i := range uint64(3) {
+			h.put(q, rw(opRead, 1, 8*i, 8).prp(uint64(a)+4096*i, 0))
+		}
+		if refused {
+			for fd := range uringFDs(t) {
+				if !before[fd] {
+					null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+					require.NoError(t, err)
+					require.NoError(t, unix.Dup3(null, fd, unix.O_CLOEXEC))
+					require.NoError(t, unix.Close(null))
+				}
+			}
+		} else {
+			h.c.SetInjector(fatalSecond{new(int)})
+		}
+		h.ring(q)
+		h.c.Step(1)
+		require.Equal(t, stateFatal, h.c.now())
+		require.NotZero(t, h.c.sq[1].Load().direct.inFlight())
+		done := make(chan error, 1)
+		go func() { done <- h.c.Unmap(a) }()
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(time.Minute):
+			t.Fatal("it waits for commands that nobody submits")
+		}
+		h.c.SetInjector(nil)
+		require.NoError(t, h.c.Reset())
+		h.used = 2 << 20
+		h.enable()
+		q = h.queue(1, 16)
+		require.Equal(t, refused, h.c.sq[1].Load().direct == nil)
+		_, at := h.alloc(4096)
+		require.Equal(t, success, h.do(q, rw(opRead, 1, 8, 8).prp(at, 0)).status())
+		require.NoError(t, h.c.Close())
+	}
+}
+
+// fatalSecond has the controller fail at the second command.
+type fatalSecond struct{ n *int }
+
+func (f fatalSecond) Command(Command) Verdict {
+	*f.n++
+	return Verdict{Fatal: *f.n == 2}
+}
+
+// uringFDs are the process's descriptors of rings.
+func uringFDs(t *testing.T) map[int]bool {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	fds := map[int]bool{}
+	for _, e := range all {
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); to == "anon_inode:[io_uring]" {
+			fd, err := strconv.Atoi(e.Name())
+			require.NoError(t, err)
+			fds[fd] = true
+		}
+	}
+	return fds
+}
+
 // TestDirectWithoutRing: when a ring has failed the queues that follow have none, and a queue's commands are carried out one at a time. It says why.
 func TestDirectWithoutRing(t *testing.T) {
 	dev, _ := newLoop(t, testSize)
