@@ -360,6 +360,34 @@ class Rings(unittest.TestCase):
             self.assertEqual([x.exception(60).errno for x in bad], want)
             self.assertEqual(ring.read(f, b, 0, 0, 4096).result(60), 4096, "one that is good, after those that are not")
             self.assertEqual(f.read_into(b, 8192, 0, 10), 0)
+            self.assertEqual((f.read_into(b, 0, 0, 0), f.read_into(b, 0, len(b))), (0, 0))
+            self.assertRaises(PermissionError, f.write_from, b)
+            for bad in (-1, 1), (0, -1), (0, len(b) + 1), (len(b), 1), (1, len(b)):
+                self.assertRaises(ValueError, f.read_into, b, 0, *bad)
+                self.assertRaises(ValueError, ring.read, f, b, 0, *bad)
+
+    def test_closed_ring(self):  # who waits for room in it is told
+        with lanefs.open(write("closed ring", bytes(4096))) as f, lanefs.Buffer(f, 4096) as b:
+            ring = lanefs.Ring(f, 4)
+            said, closing = [], threading.Thread(target=ring.close)
+
+            def wait():
+                try:
+                    ring.read_batch(f, b, [(0, 0, 512)] * 5)
+                except OSError as e:
+                    said.append(str(e))
+            waits = threading.Thread(target=wait, daemon=True)
+            with ring._taking:  # so that nothing makes room
+                waits.start()
+                while len(ring._flying) < 4:
+                    time.sleep(0.001)
+                closing.start()
+                waits.join(60)
+                self.assertEqual(said, ["the ring is closed"])
+            closing.join()
+            for do in (lambda: ring.read(f, b), lambda: ring.sync(f), lambda: ring.read_batch(f, b, [(0, 0, 1)]), lambda: ring.submit([(1, 1, 1, 0, 0, 1)])):
+                self.assertRaisesRegex(OSError, "the ring is closed", do)
+            ring.close()
 
     def test_refused_before(self):  # an invalid request takes no entry of the ring, and fails no other
         with lanefs.open(write("refused", b"z" * 8192)) as f, lanefs.Buffer(f, 4096) as b:

@@ -163,6 +163,73 @@ class Slabs(unittest.TestCase):
         self.assertRaisesRegex(ValueError, "version 2", kv.Slab, made("wrong", header(ident, 4096, 9, version=2), bytes(1 << 20)))
         self.assertRaisesRegex(ValueError, "no slab", kv.Slab, made("wrong", header(ident, 4096, 9)[:63]))
 
+    def test_nothing_evicted_in_vain(self):  # by puts that cannot be, nor where slots of what was evicted are left
+        with kv.Slab(path("in vain"), 4096, 200, verify=False) as s:
+            s.put_batch(range(200), bytes(200), range(200), [1] * 200)
+            self.assertRaises(ValueError, s.put_batch, ["a"], bytes(8), [8], [1])
+            self.assertRaises(ValueError, s.put_batch, ["a"], bytes(8), [0, 1], [1, 1])
+            self.assertRaises(kv.Full, s.put_batch, range(300, 501), bytes(201), range(201), [1] * 201)
+            self.assertEqual(len(s), 200)
+            s.commit()
+            s.evict(0)
+            s.put("in its place", b"x")
+            self.assertEqual(len(s), 200)
+            self.assertTrue(all(i in s for i in range(1, 200)))
+            s.evict(1)
+            with mock.patch.object(s, "commit"):  # as if others took the slots
+                self.assertRaises(kv.Full, s.put, "b", b"x")
+        with kv.Slab(path("no eviction"), 4096, 8, evict=False) as s:
+            s.put_batch(range(8), bytes(8), range(8), [1] * 8)
+            s.commit()
+            s.evict(0)
+            s.put("in its place", b"x")
+            self.assertRaises(kv.Full, s.put, "one more", b"x")
+
+    def test_failed_commit(self):  # what it may have left half done is put right, and is on the medium, before anything else is written to the index
+        with kv.Slab(path("failed commit"), 4096, 64) as s:
+            s.put("key", b"old")  # its entry is in the index's first page
+            s.commit()
+            s.put_batch(range(40), bytes(40), range(40), [1] * 40)
+            s.commit()
+            s.put("key", b"new")  # in the second
+            real, done = (os.pwrite, os.fsync), []
+            with mock.patch("os.fsync", side_effect=[None, OSError(5, "as if")]):
+                self.assertRaises(OSError, s.commit)
+            s.evict("key")
+
+            def pwrite(fd, data, at):
+                done.append(at // 4096)
+                return real[0](fd, data, at)
+
+            def fsync(fd):
+                done.append("fsync")
+                return real[1](fd)
+            with mock.patch("os.pwrite", pwrite), mock.patch("os.fsync", fsync):
+                s.commit()
+            self.assertIn("fsync", done[done.index(1):done.index(2)], done)
+            self.assertEqual(done[-1], "fsync")
+            s.put("last", b"x")
+            with mock.patch("os.pwrite", return_value=10):
+                self.assertRaises(OSError, s.commit)
+        with kv.Slab(path("failed commit")) as s:
+            self.assertEqual((len(s), "key" in s, "last" in s), (41, False, True))
+
+    def test_damaged_once(self):
+        with kv.Slab(path("damaged once"), 4096, 8) as s:
+            s.put_batch(["a", "b"], b"aabb", [0, 2], [2, 2])
+            at = s._layout.data
+        with open(path("damaged once"), "r+b") as f:
+            f.seek(at)
+            f.write(b"x")
+        for mode in "r", "r+":
+            with kv.Slab(path("damaged once"), mode=mode) as s:
+                for _ in range(2):
+                    b = bytearray(4)
+                    self.assertEqual(s.get_batch(["a", "b"], b, [0, 2]), [None, 2])
+                    self.assertEqual((b[2:], s.damaged, "a" in s, len(s)), (b"bb", 1, False, 1))
+        with kv.Slab(path("damaged once")) as s:
+            self.assertEqual((len(s), len(s._free)), (1, 7))
+
     def test_closed_at_once(self):  # by two threads: the one that comes too late for its commit hears so
         s = kv.Slab(path("closed at once"), 4096, 8)
         commit = s.commit
