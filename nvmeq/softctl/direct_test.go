@@ -380,6 +380,31 @@ func TestDirectErrors(t *testing.T) {
 		}
 		require.Equal(t, 8, failed)
 		h.expect(success, q, rw(opWrite, 1, 0, 8).prp(at, 0))
+
+		// Among others, commands whose memory is not there move nothing.
+		list, lists := h.alloc(4096)
+		clear(list)
+		b, at := h.alloc(3 * 4096)
+		random(7, b)
+		was := bytes.Clone(b)
+		on, err := os.ReadFile(file)
+		require.NoError(t, err)
+		want := map[uint16]Status{}
+		for _, op := range []uint8{opRead, opWrite} {
+			want[h.put(q, rw(op, 1, 8, 8).prp(1<<40, 0))] = dataTransferError
+			want[h.put(q, rw(op, 1, 8, 16).prp(at, 1<<40))] = dataTransferError
+			want[h.put(q, rw(op, 1, 8, 24).prp(at, lists))] = dataTransferError
+			want[h.put(q, rw(op, 1, 8, 8).prp(at+2, 0))] = invalidPRPOffset
+		}
+		h.ring(q)
+		got := h.collect(q, len(want))
+		for id, st := range want {
+			require.Equal(t, st, got[id]&^statusMore, "command %d", id)
+		}
+		require.Equal(t, was, b)
+		now, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(on, now))
 		require.NoError(t, h.c.Failed())
 	})
 }
