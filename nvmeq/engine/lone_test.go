@@ -151,6 +151,12 @@ func TestLoneBesideGPU(t *testing.T) {
 	f.dev.Lose()
 	require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 16, c, 0, 4096)}))
 	until(t, "the lanes are on the CPU", func() bool { return f.Controller.Failover() != nil })
+	var after engine.LaneStats // of what the CPU's lanes had carried out before
+	for _, s := range f.Engine.Stats()[2:] {
+		after.Commands, after.Completions = after.Commands+s.Commands, after.Completions+s.Completions
+		after.BytesRead, after.BytesWritten = after.BytesRead+s.BytesRead, after.BytesWritten+s.BytesWritten
+	}
+	require.Equal(t, engine.LaneStats{Commands: 2, Completions: 2, BytesRead: 4096, BytesWritten: 4096}, after, "counted once")
 	require.False(t, f.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()))
 	require.ErrorIs(t, f.Engine.Do(engine.AnyLane, []engine.Command{f.RW(nvme.IOWrite, 16, c, 0, 4096)}), engine.ErrReadOnly)
 }
