@@ -276,7 +276,9 @@ func (b *batch) settle(c *Controller) {
 				continue
 			}
 			d.q.deferred--
-			c.finish(d.q, &d.command, b.status(c, d, err != nil), 0)
+			if st := b.status(c, d, err != nil); st != noCompletion {
+				c.finish(d.q, &d.command, st, 0)
+			}
 		}
 	}
 	if c.now() != stateReady { // a command that was not completed is forgotten, as its queue is
@@ -287,7 +289,7 @@ func (b *batch) settle(c *Controller) {
 	clear(cmds)
 }
 
-// status is what has become of a command, of which a copy failed or may have.
+// status is what has become of a command, of which a copy failed or may have. Carried out once more it may be begun in the queue's ring: noCompletion.
 func (b *batch) status(c *Controller, d *deferred, failed bool) Status {
 	switch {
 	case failed || d.failed:

@@ -158,7 +158,7 @@ func (d *direct) full() bool { return d != nil && len(d.free) == 0 }
 // and it is the device's thread that sends an interrupt to his CPU. A thread in a call that waits is not woken, and finds all that have ended when it returns. But where it has to
 // wait for a CPU then, that comes on top of what the device takes, and one that was woken early has its CPU by then.
 func (d *direct) begins(cmd *command, n int64, last, durable bool) bool {
-	if d == nil || cmd.opcode != opRead && cmd.opcode != opWrite {
+	if d == nil || d.full() || cmd.opcode != opRead && cmd.opcode != opWrite { // full: only for what a batch carries out again
 		return false
 	}
 	if !last || cmd.opcode == opWrite && durable { // which by a call that waits would be flushed besides

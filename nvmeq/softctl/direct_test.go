@@ -3,6 +3,7 @@ package softctl
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
+	"github.com/lanefs/lanefs/gpu/copyengine"
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
@@ -323,6 +325,69 @@ func uringFDs(t *testing.T) map[int]bool {
 		}
 	}
 	return fds
+}
+
+// failsOnce is a mover of whose pipes the first to end has failed.
+type failsOnce struct {
+	piped
+	ended *int
+}
+
+func (m failsOnce) Pipe() (copyengine.Pipe, error) {
+	return &failedPipe{late{p: m.piped}, m.ended}, nil
+}
+
+type failedPipe struct {
+	late
+	ended *int
+}
+
+func (p *failedPipe) Close() error {
+	if *p.ended++; *p.ended == 1 {
+		return errors.New("a copy has failed")
+	}
+	return p.late.Close()
+}
+
+// TestDirectAgain: a command of a batch that is carried out again, because its copy has failed, may go by the ring then. It completes once.
+func TestDirectAgain(t *testing.T) {
+	setPressure(t, true)
+	dev, file := newLoop(t, testSize)
+	want := random(5, make([]byte, testSize))
+	require.NoError(t, os.WriteFile(file, want, 0))
+	ended := 0
+	h := newHostOn(t, dev, Options{Mover: failsOnce{ended: &ended}, MaxTransfer: 2 << 20}).enable()
+	q := h.queue(1, 32)
+	h.needRing()
+	m := newMemory(t, 4<<20)
+	m.hidden = true
+	a, err := h.c.Map(m, 0, m.Size())
+	require.NoError(t, err)
+	random(6, m.b)
+	into := newMemory(t, 2<<20)
+	to, err := h.c.Map(into, 0, into.Size())
+	require.NoError(t, err)
+	all := map[uint16]Status{}
+	for range 3 { // long enough to be under way still
+		p1, p2 := h.prps(uint64(to), 2<<20)
+		all[h.put(q, rw(opRead, 1, 0, 4096).prp(p1, p2))] = success
+	}
+	p1, p2 := h.prps(uint64(a), 256<<10)
+	all[h.put(q, rw(opWrite, 1, 8192, 512).prp(p1, p2))] = success
+	h.ring(q)
+	require.Equal(t, all, h.collect(q, len(all)))
+	require.NotZero(t, ended, "it was in a batch")
+	for range 100 {
+		h.c.Step(1)
+	}
+	e, ok := h.poll(q)
+	require.False(t, ok, "a further completion: %v", e)
+	require.True(t, bytes.Equal(want[:2<<20], into.b))
+	require.NoError(t, h.c.Close())
+	got, err := os.ReadFile(file)
+	require.NoError(t, err)
+	copy(want[8192*512:], m.b[:256<<10])
+	require.True(t, bytes.Equal(want, got))
 }
 
 // TestDirectWithoutRing: when a ring has failed the queues that follow have none, and a queue's commands are carried out one at a time. It says why.
