@@ -141,6 +141,12 @@ func TestBatch(t *testing.T) {
 		r.pass()
 		r.pass()
 	}
+	clear(r.m.b)
+	succeed(t, r.all(q, rw(2, 1, 8, 16).prp(r.at, r.at+3*4096), rw(2, 1, 0, 8).prp(r.at+4096, 0))) // one goes to two places
+	require.True(t, bytes.Equal(r.want[4096:8192], r.m.b[:4096]))
+	require.True(t, bytes.Equal(r.want[:4096], r.m.b[4096:8192]))
+	require.True(t, bytes.Equal(make([]byte, 4096), r.m.b[8192:12288]))
+	require.True(t, bytes.Equal(r.want[8192:12288], r.m.b[12288:16384]))
 	random(3, r.m.b)
 	w.set(nil)
 	var cmds []raw
@@ -168,19 +174,21 @@ func TestBatchFails(t *testing.T) {
 	w := &waits{pinning: pinning{pins: map[*byte]bool{}}}
 	r := newReader(t, w, Options{})
 	q := r.queue(2, 64)
-	for _, op := range []uint8{2, 1} {
-		w.set(map[int64]bool{3 * 4096: true})
-		var cmds []raw
-		first := q.cid + 1
-		for i := range 16 {
-			cmds = append(cmds, rw(op, 1, uint64(i)*8, 8).prp(r.at+uint64(i)*4096, 0))
-		}
-		for cid, st := range r.all(q, cmds...) {
-			want := success
-			if op == 2 && cid == first+3 {
-				want = dataTransferError
+	for _, w.refuses = range []bool{true, false} { // at once, or at the end
+		for _, op := range []uint8{2, 1} {
+			w.set(map[int64]bool{3 * 4096: true})
+			var cmds []raw
+			first := q.cid + 1
+			for i := range 16 {
+				cmds = append(cmds, rw(op, 1, uint64(i)*8, 8).prp(r.at+uint64(i)*4096, 0))
 			}
-			require.Equal(t, want, st, "command %d", cid-first)
+			for cid, st := range r.all(q, cmds...) {
+				want := success
+				if op == 2 && cid == first+3 {
+					want = dataTransferError
+				}
+				require.Equal(t, want, st, "command %d", cid-first)
+			}
 		}
 	}
 	w.set(nil)
@@ -205,6 +213,7 @@ func TestBatchRuns(t *testing.T) {
 	q := r.queue(2, 64)
 	for name, c := range map[string]struct {
 		from, gap, bytes int            // the i-th command has so many bytes of the step from + i, and lies so far behind the one before
+		off              int            // in the image, besides
 		fails            map[int64]bool // offsets of memory
 		refused          bool           // at once
 		want             int            // copies of a pipe, at most
@@ -215,6 +224,7 @@ func TestBatchRuns(t *testing.T) {
 		"short ones":             {bytes: readerStep / 2, want: count},
 		"the first fails":        {bytes: readerStep, want: 1, fails: map[int64]bool{0: true}},
 		"the first is refused":   {bytes: readerStep, want: 1, fails: map[int64]bool{0: true}, refused: true},
+		"across two, refused":    {from: 28, off: readerStep / 2, bytes: readerStep, want: 2, fails: map[int64]bool{0: true}, refused: true},
 		"two chunks, the second": {from: 28, bytes: readerStep, want: 2, fails: map[int64]bool{4 * readerStep: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +236,7 @@ func TestBatchRuns(t *testing.T) {
 			first := q.cid + 1
 			for i := range count {
 				p1, p2 := r.transfer(uint64(at)+uint64(i*(readerStep+c.gap)), c.bytes)
-				cmds = append(cmds, rw(opRead, 1, uint64((c.from+i)*readerStep/512), uint32(c.bytes/512)).prp(p1, p2))
+				cmds = append(cmds, rw(opRead, 1, uint64((c.from+i)*readerStep+c.off)/512, uint32(c.bytes/512)).prp(p1, p2))
 			}
 			for cid, st := range r.all(q, cmds...) {
 				i := int64(cid - first)
@@ -236,7 +246,7 @@ func TestBatchRuns(t *testing.T) {
 				}
 				require.Equal(t, success, st, "command %d", i)
 				got := m.b[int(i)*(readerStep+c.gap):][:c.bytes]
-				require.True(t, bytes.Equal(r.want[(int64(c.from)+i)*readerStep:][:c.bytes], got), "command %d", i)
+				require.True(t, bytes.Equal(r.want[(int64(c.from)+i)*readerStep+int64(c.off):][:c.bytes], got), "command %d", i)
 			}
 			_, most := w.seen()
 			require.Equal(t, c.want, most)
