@@ -253,6 +253,30 @@ func TestNoCPULanesForBatches(t *testing.T) {
 	require.NoError(t, rt.Close())
 }
 
+// unloadable is a runtime that takes no kernels.
+type unloadable struct{ gpu.Runtime }
+
+func (unloadable) Load([]byte) (gpu.Module, error) { return nil, errors.New("no kernels here") }
+
+// Where lanes on the CPU cannot be made there is no engine, and nothing is left of it.
+func TestCPULanesFail(t *testing.T) {
+	f := newFailing(t, false, false, softctl.Options{Queues: 8}, engine.Config{Lanes: 1})
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
+	free := f.Controller.AllocQIDs(100)
+	f.Controller.FreeQIDs(free)
+	for want, cpu := range map[string]gpu.Runtime{"need a runtime that runs them": nil, "no kernels here": unloadable{rt}} {
+		_, err := engine.New(f.Controller, engine.Config{Lanes: 2, CPULanes: 2, CPU: cpu})
+		require.ErrorContains(t, err, want)
+		now := f.Controller.AllocQIDs(100)
+		f.Controller.FreeQIDs(now)
+		require.ElementsMatch(t, free, now)
+	}
+	require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, f.Chunk(t, 4096), 0, 4096)}))
+	require.NoError(t, f.Engine.Close())
+}
+
 // onItsOwn shows no sign of a controller in software: it works on its own.
 type onItsOwn struct {
 	controller.Transport

@@ -169,6 +169,28 @@ func TestBatch(t *testing.T) {
 	r.read(0, readerStep)
 }
 
+// What the stage has no room for is another batch.
+func TestBatchStage(t *testing.T) {
+	const bytesEach = 256 << 10
+	const count = batchStage/bytesEach + 3
+	w := &waits{pinning: pinning{err: errors.New("no page can be pinned")}}
+	r := newReader(t, w, Options{})
+	m := newMemory(t, count*bytesEach)
+	m.hidden = true
+	at, err := r.c.Map(m, 0, m.Size())
+	require.NoError(t, err)
+	q := r.queue(2, 64)
+	var cmds []raw
+	for i := range count {
+		p1, p2 := r.transfer(uint64(at)+uint64(i)*bytesEach, bytesEach)
+		cmds = append(cmds, rw(opRead, 1, uint64(i)*bytesEach/512, bytesEach/512).prp(p1, p2))
+	}
+	succeed(t, r.all(q, cmds...))
+	require.True(t, bytes.Equal(r.want[:len(m.b)], m.b))
+	ended, _ := w.seen()
+	require.Equal(t, 2, ended)
+}
+
 // A copy that fails is the failure of its command alone, whichever it is.
 func TestBatchFails(t *testing.T) {
 	w := &waits{pinning: pinning{pins: map[*byte]bool{}}}
