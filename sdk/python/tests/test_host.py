@@ -257,6 +257,16 @@ class Map(unittest.TestCase):
             f.map().close()
             self.assertFalse(f.session._dropped)
 
+    def test_dropped(self):  # what nobody has any more, or was closed, is not the daemon's either: it would run out of memory, and of rings
+        with lanefs.open(write("dropped memory", b"x" * 100), "r+") as f:
+            for _ in range(200):
+                f.map(private=True)
+                f.map(private=True).close()
+                lanefs.Buffer(f, 100)
+                lanefs.Buffer(f, 100).close()
+            for _ in range(20):
+                lanefs.Ring(f).close()
+
     def test_interrupted(self):  # while it waits for the daemon: the next request gets its own reply, and what the first one would have had is given back
         with lanefs.open(write("interrupted", b"data" * 1000), "r+") as f:
             session, before, released = f.session, len(os.listdir("/proc/self/fd")), []
@@ -289,7 +299,9 @@ class Map(unittest.TestCase):
     def test_closed_session(self):
         with lanefs.open(write("closed session", b"x")) as f:
             s = f.session
+            before = len(os.listdir("/proc/self/fd"))
             s.close()
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before - 2, "its socket and its event")
             s.close()
             self.assertTrue(s.gone)
             for do in s.wait, s.fileno, f.map:
@@ -655,6 +667,17 @@ class Safetensors(unittest.TestCase):
             p = write("malformed", struct.pack("<Q", len(text)) + text + bytes(size))
             with self.assertRaises(ValueError, msg=name):
                 lanefs.load_safetensors(p, framework="none")
+
+    def test_larger_than_the_stage(self):  # and with nothing in it
+        a, b = os.urandom(5 * 2**20 + 3), os.urandom(2**20)
+        t = lanefs.load_safetensors(write("large", safetensors({"a": ("U8", [len(a)], a), "b": ("U8", [len(b)], b)})), "none")
+        with unittest.mock.patch("lanefs._safetensors._STAGE", 1):  # a granule then
+            lanefs.save(t, path("saved by pieces"))
+        t = lanefs.load_safetensors(path("saved by pieces"), "none")
+        self.assertEqual({name: bytes(v.memoryview()) for name, v in t.items()}, {"a": a, "b": b})
+        lanefs.save({}, path("of nothing"))
+        self.assertEqual(lanefs.load_safetensors(path("of nothing"), "none"), {})
+        self.assertEqual(lanefs.load_safetensors(write("by hand, of nothing", safetensors({})), "none"), {})
 
     def test_saved_at_once(self):  # by threads, or by programs of the same number in containers of their own: the last one's file, and no error
         p, failures, n = path("at once.safetensors"), [], 100000
