@@ -517,6 +517,16 @@ class Slots(Case):
                 _slots.kept.drop()
                 self.assertRaises(ValueError, lambda: made[1].memory)
             _slots.kept.drop()
+            made.clear()
+
+            def little(file, size):
+                if size > 4096 * (_slots.AHEAD // 2 + 1):
+                    raise OSError(12, "no memory")
+                return make(file, size)
+            with mock.patch.object(_slots, "Buffer", little), mock.patch.object(_slots, "PART", 4096):  # half as far ahead
+                self.assertTrue(torch.equal(lt.load_file(path("slots.safetensors"))["t49"], want["t49"]))
+                self.assertEqual(len(made), 1)
+            _slots.kept.drop()
             with mock.patch.object(_slots, "Buffer", side_effect=OSError(12, "no memory")):  # then a stage does it
                 self.assertTrue(torch.equal(lt.load_file(path("slots.safetensors"))["t49"], want["t49"]))
 

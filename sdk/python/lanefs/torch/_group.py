@@ -108,7 +108,8 @@ class _Job:
             self._error = None  # the first of this rank's reads
             self._starts = range(0, self._size, self._step)
             self._slots = _slots.Slots.of(f, device, self._part, len(self._starts))
-            for i in range(min(_slots.AHEAD, len(self._starts))):
+            self._ahead = _slots.AHEAD if self._slots is None else self._slots.ahead
+            for i in range(min(self._ahead, len(self._starts))):
                 self._try(self._begin, i)
         except BaseException:
             self.close()
@@ -130,10 +131,10 @@ class _Job:
                     work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
             if pending is not None:
                 self._take(*pending)
-                if self._slots is not None and self._cuda and i + _slots.AHEAD < len(starts):
+                if self._slots is not None and self._cuda and i + self._ahead < len(starts):
                     pending[1].free.synchronize()  # the part before this one has left its slot
-            if i + _slots.AHEAD < len(starts):
-                self._try(self._begin, i + _slots.AHEAD)
+            if i + self._ahead < len(starts):
+                self._try(self._begin, i + self._ahead)
             pending = work, chunk, at
         if pending is not None:
             self._take(*pending)

@@ -9,7 +9,7 @@ import torch
 from .._memory import Buffer
 
 PART = 16 << 20   # bytes, at most
-AHEAD = 8         # parts of which the read is begun before the one before them is used
+AHEAD = 16        # parts of which the read is begun before the one before them is used, at most
 ALIGN = 4096      # bytes: where parts begin in the file, so that none has edges, which go another way than the rest
 KEEP = 1.0        # seconds for which memory is kept that was used
 _LEAST = 16       # parts that are worth the memory: to register it takes 5 ms
@@ -75,9 +75,10 @@ kept = _Kept()
 class Slots:
     """Memory for the parts of a file that the daemon writes to itself: no stage, and no copy by the CPU. They are used in turn."""
 
-    def __init__(self, file, device, part, chunks):
+    def __init__(self, file, device, part, chunks, ahead):
         self._file, self._reads, self._part, self._ring = file, {}, part, file.ring
-        self._key = file.session, part * min(AHEAD + 1, chunks), device
+        self.ahead = ahead
+        self._key = file.session, part * min(ahead + 1, chunks), device
         found = kept.take(*self._key)
         if found is None:
             buffer = Buffer(file, self._key[1])
@@ -91,10 +92,14 @@ class Slots:
     @classmethod
     def of(cls, file, *args):
         """None where the mount has no memory on the device, or no more of it, or the file is on none: the stage, or what stands for it, does it, too."""
-        try:
-            return None if file.session is None else cls(file, *args)
-        except (OSError, BufferError):
+        if file.session is None:
             return None
+        for ahead in AHEAD, AHEAD // 2:  # half where there is not enough memory
+            try:
+                return cls(file, *args, ahead)
+            except (OSError, BufferError):
+                pass
+        return None
 
     def close(self):
         """Ends the reads that are under way, whatever becomes of them, and gives the memory back. The caller has waited for what the device does with it."""
@@ -156,16 +161,16 @@ def load(file, base, entries, tensors, device):
         return False
     where, used, length = Where(entries, tensors), [], lambda i: min(PART, size - i * PART)
     try:
-        for i in range(min(AHEAD, parts)):
+        for i in range(min(slots.ahead, parts)):
             slots.begin(i, base + i * PART, length(i))
         for i in range(parts):
             slots.finish(i)
             where.copy(slots.tensor(i), i * PART - before, length(i))
             used.append(_mark(device))
-            if i + AHEAD < parts:
+            if (then := i + slots.ahead) < parts:
                 if i > 0:
                     used[i - 1].synchronize()  # its slot is that of the next part
-                slots.begin(i + AHEAD, base + (i + AHEAD) * PART, length(i + AHEAD))
+                slots.begin(then, base + then * PART, length(then))
     finally:
         if used:
             used[-1].synchronize()  # the memory is used again, or unmapped
