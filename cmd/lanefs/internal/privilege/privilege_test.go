@@ -2,6 +2,7 @@ package privilege
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -61,13 +62,28 @@ func TestDrop(t *testing.T) {
 // heldChild has a thread that another process holds while the others drop, and lets go then.
 func heldChild() error {
 	dropLooks = 100
-	tid, in := make(chan int), bufio.NewReader(os.Stdin)
+	tid, in := make(chan int, 1), bufio.NewReader(os.Stdin)
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
 	go func() {
 		runtime.LockOSThread()
 		tid <- unix.Gettid()
-		select {}
+		var b [1]byte
+		unix.Read(pipe[0], b[:])
 	}()
 	held := <-tid
+	for { // it must wait in a system call: who holds a thread that runs Go code holds up the collector, and so all
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", held))
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(stat, []byte(") S ")) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	fmt.Println(held)
 	if _, err := in.ReadString('\n'); err != nil {
 		return err
