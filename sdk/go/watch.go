@@ -14,7 +14,7 @@ var ErrGone = fmt.Errorf("the mount's daemon has gone: %w", syscall.ECONNRESET)
 
 // watch waits for the end of a connection from which other goroutines read.
 type watch struct {
-	dup  net.Conn // a duplicate of the connection, for a wait of its own
+	dup  net.Conn // a duplicate of the connection, for a wait of its own; nil: not begun
 	done chan struct{}
 
 	mu    sync.Mutex
@@ -30,15 +30,16 @@ func (w *watch) begin(c *net.UnixConn) error {
 		return err
 	}
 	defer f.Close()
-	if w.dup, err = net.FileConn(f); err != nil {
-		return err
-	}
-	raw, err := w.dup.(syscall.Conn).SyscallConn()
+	dup, err := net.FileConn(f)
 	if err != nil {
-		w.dup.Close()
 		return err
 	}
-	w.hooks, w.done = map[*hook]bool{}, make(chan struct{})
+	raw, err := dup.(syscall.Conn).SyscallConn()
+	if err != nil {
+		dup.Close()
+		return err
+	}
+	w.dup, w.hooks, w.done = dup, map[*hook]bool{}, make(chan struct{})
 	go func() {
 		defer close(w.done)
 		// Replies end the wait, too. poll(2) without events reports POLLHUP only.
