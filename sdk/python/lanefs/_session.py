@@ -217,7 +217,7 @@ class Session:
         Raises
         ------
         OSError
-            What the daemon answers. ECONNRESET, EPIPE: it has ended. EDEADLK: the handler of a signal calls in the middle of a call of the same
+            What the daemon answers. ECONNRESET, EPIPE: it has ended. EMFILE: the process has no descriptors left for those of the reply, and what it gave is given back. EDEADLK: the handler of a signal calls in the middle of a call of the same
             thread. Without errno: the session is closed, is that of a process that forked this one, or the reply is malformed.
         """
         if self._pid != os.getpid():
@@ -262,11 +262,14 @@ class Session:
                 raise ConnectionError("the daemon does not speak its protocol")
             if status:
                 raise OSError(status, body.decode(errors="replace") or os.strerror(status))
+            if got is None:
+                self._give_back(data)
+                raise OSError(errno.EMFILE, "the process has no descriptors left for the daemon's reply")
             if len(got) != rights or len(body) != (reply.size if reply else 0):
                 raise ConnectionError("the daemon sent a malformed reply")
             fields = reply.unpack(body) if reply else ()
         except BaseException:
-            for fd in got:
+            for fd in got or ():
                 os.close(fd)
             raise
         return fields, got
@@ -275,22 +278,32 @@ class Session:
         """Whether a message is the reply to an earlier request, whose caller was interrupted (KeyboardInterrupt). What it gives is given back."""
         if len(data) < w.HEADER.size:
             return False
-        kind, _, _, of, status = w.HEADER.unpack_from(data)
+        of = w.HEADER.unpack_from(data)[3]
         if of == tag or of not in self._awaited:
             return False
         self._awaited.discard(of)
-        for fd in got:
+        for fd in got or ():
             os.close(fd)
-        if not status and kind & ~w.REPLY in (w.MAP, w.REGISTER, w.OPEN, w.RING) and len(data) >= w.HEADER.size + w.HANDLE.size:
-            self._dropped.extend(w.HANDLE.unpack_from(data, w.HEADER.size))
+        self._give_back(data)
         return True
 
+    def _give_back(self, data):
+        """Has the handle released that a reply gives which nobody takes."""
+        kind, _, _, _, status = w.HEADER.unpack_from(data)
+        if not status and kind & ~w.REPLY in (w.MAP, w.REGISTER, w.OPEN, w.RING) and len(data) >= w.HEADER.size + w.HANDLE.size:
+            self._dropped.extend(w.HANDLE.unpack_from(data, w.HEADER.size))
+
     def _receive(self, flags=0):
+        """A message and its descriptors. None in their place: the process had no descriptor left for one of them, and has none of them."""
         fds = array.array("i")
-        data, ancillary, _, _ = self._socket.recvmsg(w.MAX_MESSAGE, socket.CMSG_SPACE(16 * fds.itemsize), socket.MSG_CMSG_CLOEXEC | flags)
+        data, ancillary, came, _ = self._socket.recvmsg(w.MAX_MESSAGE, socket.CMSG_SPACE(16 * fds.itemsize), socket.MSG_CMSG_CLOEXEC | flags)
         for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(value[: len(value) - len(value) % fds.itemsize])
+        if came & socket.MSG_CTRUNC:
+            for fd in fds:
+                os.close(fd)
+            return data, None
         return data, list(fds)
 
     @property
@@ -486,7 +499,7 @@ class Session:
             if not data:
                 return
             if not self._late(data, got, 0):
-                for fd in got:
+                for fd in got or ():
                     os.close(fd)
 
     def close(self):

@@ -7,6 +7,7 @@ import errno
 import json
 import math
 import os
+import resource
 import signal
 import struct
 import subprocess
@@ -477,6 +478,29 @@ class Rings(unittest.TestCase):
                     self.assertRaises(OSError, lanefs.Ring, f)
             self.assertEqual(len(os.listdir("/proc/self/fd")), before)
             lanefs.Ring(f).close()
+
+    def test_no_descriptors(self):  # for what the daemon gives: it is given back. A session has 8 rings at most
+        with lanefs.open(write("no descriptors", b"z" * 4096)) as f:
+            f.handle
+            before = len(os.listdir("/proc/self/fd"))
+            was = resource.getrlimit(resource.RLIMIT_NOFILE)
+            for left, do in (0, f.map), (0, lambda: lanefs.Ring(f)), (1, lambda: lanefs.Ring(f)), (2, lambda: lanefs.Ring(f)):
+                for _ in range(20):
+                    held = [os.dup(f.fd) for _ in range(left + 1)]
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1], was[1]))
+                    for fd in held:
+                        os.close(fd)
+                    try:
+                        with self.assertRaises(OSError) as e:
+                            do()
+                    finally:
+                        resource.setrlimit(resource.RLIMIT_NOFILE, was)
+                    self.assertEqual(e.exception.errno, errno.EMFILE)
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+            rings = [lanefs.Ring(f) for _ in range(8 if f.session._stage is None else 7)]
+            for ring in rings:
+                ring.close()
+            f.map().close()
 
     def test_other_sessions(self):  # whose handles are something else's here
         f = lanefs.open(write("one session", b"1" * 4096), "r+")
