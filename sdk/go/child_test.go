@@ -46,7 +46,7 @@ func child(t *testing.T, what, path string) (*exec.Cmd, func() string) {
 }
 
 // children are what it may be, with the path of a file.
-var children = map[string]func(path string) error{"hold": holds, "stopped": stopped}
+var children = map[string]func(path string) error{"hold": holds, "stopped": stopped, "crowded": crowded}
 
 func holds(path string) error {
 	f, err := os.Open(path)

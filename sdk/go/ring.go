@@ -54,15 +54,16 @@ func (s *Session) NewRing(entries int) (*Ring, error) {
 	m, err := wire.MapShared(rights[0], int(q.Size), true)
 	if err != nil {
 		wire.CloseAll(rights[1:])
-		return nil, err
+		return nil, errors.Join(err, s.release(q.Handle))
 	}
 	r := &Ring{s: s, handle: q.Handle, submit: rights[1], complete: os.NewFile(uintptr(rights[2]), "completions"),
 		inFlight: make([]*Request, entries), free: make([]uint32, entries)}
 	r.room.L = &r.mu
 	if r.rings, err = wire.NewRings(m, q.Entries); err != nil {
 		m.Close()
-		wire.CloseAll(rights[1:])
-		return nil, err
+		r.complete.Close()
+		wire.CloseAll(rights[1:2])
+		return nil, errors.Join(err, s.release(q.Handle))
 	}
 	for i := range r.free {
 		r.free[i] = uint32(i)

@@ -160,7 +160,7 @@ func (s *Session) callWith(t wire.Type, request, reply any, want int, pass ...in
 	s.tag++
 	got, err := s.conn.Call(t, s.tag, request, reply, want, pass...)
 	var refused *wire.Error
-	if err != nil && !errors.As(err, &refused) {
+	if err != nil && !errors.As(err, &refused) && !errors.Is(err, wire.ErrNoDescriptors) {
 		err = fmt.Errorf("the mount's daemon has gone, or does not speak its protocol: %w", err)
 	}
 	return got, err

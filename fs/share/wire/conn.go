@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -39,29 +40,36 @@ func (c *Conn) Send(message []byte, rights ...int) error {
 	return err
 }
 
+// ErrNoDescriptors says that the process had no descriptor left for one that came with a message. It has none of them.
+var ErrNoDescriptors = fmt.Errorf("the process has no descriptors left for those of a message: %w", syscall.EMFILE)
+
 // Receive waits for a message. The body is valid until the next call. Without an error the caller must close the rights. At the end of the
-// connection the error is net.ErrClosed.
+// connection the error is net.ErrClosed. With ErrNoDescriptors header and body are valid.
 func (c *Conn) Receive() (h Header, body []byte, rights []int, err error) {
 	n, oobn, flags, _, err := c.ReadMsgUnix(c.in[:], c.oob[:])
 	if err != nil {
 		return h, nil, nil, err
 	}
 	rights, err = ParseRights(c.oob[:oobn])
-	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = fmt.Errorf("%w: more than %d bytes or too many descriptors", ErrMalformed, MaxMessage)
+	if err == nil && flags&unix.MSG_TRUNC != 0 {
+		err = fmt.Errorf("%w: more than %d bytes", ErrMalformed, MaxMessage)
 	}
 	if err == nil && len(rights) > MaxRights {
 		err = fmt.Errorf("%w: %d descriptors", ErrMalformed, len(rights))
 	}
-	if err == nil && n == 0 && len(rights) == 0 {
+	if err == nil && n == 0 && len(rights) == 0 && flags&unix.MSG_CTRUNC == 0 {
 		err = net.ErrClosed // the end of the connection
 	}
 	if err == nil {
 		h, body, err = Decode(c.in[:n])
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		CloseAll(rights)
 		return h, nil, nil, err
+	case flags&unix.MSG_CTRUNC != 0: // oob has room for them
+		CloseAll(rights)
+		return h, body, nil, ErrNoDescriptors
 	}
 	return h, body, rights, nil
 }
@@ -111,7 +119,8 @@ func Peer(c *net.UnixConn) (uid uint32, err error) {
 }
 
 // Call sends a request and waits for its reply. reply is a pointer to one of the structs of message.go, or nil. The reply must have want
-// rights, which the caller must close. If the daemon refuses the request the error is an *Error.
+// rights, which the caller must close. If the daemon refuses the request the error is an *Error. With ErrNoDescriptors what the reply gave was
+// given back.
 func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...int) ([]int, error) {
 	sent := c.Send(Encode(Header{Type: t, Tag: tag}, request), rights...)
 	if sent != nil && (t != THello || !errors.Is(sent, syscall.EPIPE)) {
@@ -122,7 +131,8 @@ func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...
 		CloseAll(got)
 		return nil, sent // else the Hello was refused before it was read, and the reply has the reason
 	}
-	if err != nil {
+	lost := errors.Is(err, ErrNoDescriptors)
+	if err != nil && !lost {
 		return nil, err
 	}
 	switch {
@@ -130,6 +140,8 @@ func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...
 		err = fmt.Errorf("%w: a reply of type %#x and tag %d to a request of type %#x and tag %d", ErrMalformed, h.Type, h.Tag, t, tag)
 	case h.Status != 0:
 		err = &Error{syscall.Errno(h.Status), string(body)}
+	case lost:
+		err = c.giveBack(t, tag, body)
 	case len(got) != want:
 		err = fmt.Errorf("%w: %d descriptors in a reply, want %d", ErrMalformed, len(got), want)
 	case reply != nil:
@@ -140,4 +152,18 @@ func (c *Conn) Call(t Type, tag uint32, request, reply any, want int, rights ...
 		return nil, err
 	}
 	return got, nil
+}
+
+// giveBack releases the handle that a reply gave whose rights could not be received. It returns ErrNoDescriptors, or the connection's end.
+func (c *Conn) giveBack(t Type, tag uint32, body []byte) error {
+	if t != TMap && t != TRing || len(body) < 4 {
+		return ErrNoDescriptors
+	}
+	handle := binary.LittleEndian.Uint32(body) // their replies begin with it
+	_, err := c.Call(TRelease, tag, &Release{Handle: handle}, nil, 0)
+	var refused *Error
+	if err != nil && !errors.As(err, &refused) {
+		return err
+	}
+	return ErrNoDescriptors
 }
