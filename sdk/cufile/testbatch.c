@@ -4,7 +4,6 @@
  * Prints "ok".
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +26,7 @@
 #define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #x, errno, strerror(errno)); exit(1); } } while (0)
 #define IS(want, call) do { CUfileError_t e_ = (call); if (e_.err != (want)) { fprintf(stderr, "%s:%d: %s: %d, not %d\n", __FILE__, __LINE__, #call, (int)e_.err, (int)(want)); exit(1); } } while (0)
 #define OK(call) IS(CU_FILE_SUCCESS, call)
+#include "testfds.h"
 
 enum { M = 3000, K = 40 };
 
@@ -253,17 +253,6 @@ static void *ends(void *arg)
 	w->ended = 1;
 	memset(m, 'z', sizeof m); /* it is the program's again */
 	return NULL;
-}
-
-static unsigned descriptors(void)
-{
-	unsigned n = 0;
-	DIR *d = opendir("/proc/self/fd");
-	WANT(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 static void ended(void)

@@ -3,7 +3,6 @@
  * programs do to descriptors, threads and themselves while calls are under way: dup2, close, rename, exec, pthread_cancel, signals, setuid, chroot, mounts of their own. It runs itself as "testodd FILE child N", with N descriptors. Prints "ok".
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
@@ -24,6 +23,7 @@
 #include <unistd.h>
 
 #include "testcuda.h"
+#include "testfds.h"
 
 enum { N = 9000, THREADS = 4, K = 12 };
 
@@ -43,17 +43,6 @@ static int opened(const char *path, int flags)
 	int fd = open(path, flags);
 	WANT(fd >= 0);
 	return fd;
-}
-
-static unsigned descriptors(void)
-{
-	unsigned n = 0;
-	DIR *d = opendir("/proc/self/fd");
-	WANT(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 static void reads(CUfileHandle_t h, unsigned char *m, unsigned i)

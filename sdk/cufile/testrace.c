@@ -4,7 +4,6 @@
  * A call then ends with its bytes or with the interface's own error. With "cuda" memory is a GPU's, of the stand-in for libcuda. Prints "ok".
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -20,6 +19,7 @@
 #include <unistd.h>
 
 #include "testcuda.h"
+#include "testfds.h"
 
 enum { THREADS = 6, N = 9000, ROUNDS = 60, MOST = 1 << 20 };
 
@@ -147,17 +147,6 @@ static void *calls_many(void *arg)
 	}
 	forget(m, N);
 	return NULL;
-}
-
-static unsigned descriptors(void)
-{
-	unsigned n = 0;
-	DIR *d = opendir("/proc/self/fd");
-	WANT(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
 }
 
 static void closed_often(int fd)

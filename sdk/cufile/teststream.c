@@ -4,7 +4,6 @@
  * Prints "ok".
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "testcuda.h"
+#include "testfds.h"
 
 enum { N = 9000, KNOWN = 0xf };
 
@@ -209,17 +209,6 @@ static void in_use(int fd)
 }
 
 /* ---- A handle that is deregistered while its calls are on streams ---- */
-
-static unsigned descriptors(void)
-{
-	unsigned n = 0;
-	DIR *d = opendir("/proc/self/fd");
-	WANT(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 
 /* What was put on a stream is done, as what was submitted in a batch is; then all that the handle held is given back. */
 static void closed_on_streams(const int *fd)

@@ -4,7 +4,6 @@
  * "gone", and reads a line when there is a new mount: a file of that works, in the same process. With "cuda" memory is a GPU's, of the stand-in for libcuda. Prints "ok".
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "testcuda.h"
+#include "testfds.h"
 
 enum { READERS = 2, N = 30000, WRITTEN = 4 << 20 /* from there on files are written to */, LATER = 20 /* rounds after the end */ };
 
@@ -197,17 +197,6 @@ static void *batches(void *arg)
 }
 
 /* ---- */
-
-static unsigned descriptors(void)
-{
-	unsigned n = 0;
-	DIR *d = opendir("/proc/self/fd");
-	WANT(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 
 int main(int argc, char **argv)
 {
