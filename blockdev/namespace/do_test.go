@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/internal/pool"
+	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -46,7 +47,7 @@ func (e *fakeEngine) Do(_ int, cmds []engine.Command) error {
 	return first
 }
 
-func (e *fakeEngine) Lone(nvme.Opcode, uint32, uint64, uint32, uint32, nvme.IOVA) bool { return false }
+func (e *fakeEngine) Lone(controller.LoneCommand) bool { return false }
 
 func (e *fakeEngine) Spread(cmds []engine.Command) error {
 	e.spread++

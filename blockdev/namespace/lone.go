@@ -6,24 +6,45 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/internal/pool"
 	"github.com/lanefs/lanefs/blockdev/latency"
+	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// lone carries out one plain read or write, of one run of memory and one command, by Engine.Lone, and says whether it has. All others, and what fails,
+// lone carries out one plain read or write, of one run of memory and one command, or a flush, by Engine.Lone, and says whether it has. All others, and what fails,
 // go the long way, which also says why a request is refused. It is short, since what a short read costs beside pread is the code that it goes through: a CPU that slept while the
 // device worked fetches it anew.
 func (d *Namespace) lone(r *blockdev.Request) bool {
-	var op nvme.Opcode
+	cmd := controller.LoneCommand{NSID: d.info.NSID}
 	kind := timeRead
 	switch {
 	case r.Op == blockdev.OpRead:
-		op = nvme.IORead
-	case r.Op == blockdev.OpWrite && !r.FUA && !d.info.ReadOnly:
-		op, kind = nvme.IOWrite, timeWrite
+		cmd.Op = nvme.IORead
+	case r.Op == blockdev.OpWrite && !d.info.ReadOnly:
+		cmd.Op, cmd.FUA, kind = nvme.IOWrite, r.FUA, timeWrite
+	case r.Op == blockdev.OpFlush && d.info.VolatileCache:
+		cmd.Op, kind = nvme.IOFlush, timeFlush
 	default:
 		return false
 	}
-	if len(r.Bufs) != 1 || d.closed.Load() || d.mirrors.Load() || trace.IsEnabled() {
+	if d.closed.Load() || d.mirrors.Load() || trace.IsEnabled() || kind != timeFlush && !d.run(r, &cmd) {
+		return false
+	}
+	var begin, end latency.Clock
+	device, lanes := d.times.device.StartBy(&begin, kind), d.times.lanes.StartBy(&begin, kind)
+	if !d.eng.Lone(cmd) {
+		return false
+	}
+	device.EndBy(&end)
+	lanes.EndBy(&end)
+	d.times.controller.Add(kind, end.Since(&begin))
+	r.Err = nil
+	d.yields.ended(blockdev.Bytes(cmd.Bytes), &end)
+	return true
+}
+
+// run puts the one run of a request's memory, and its blocks, into cmd, and says whether they are such as one command takes.
+func (d *Namespace) run(r *blockdev.Request, cmd *controller.LoneCommand) bool {
+	if len(r.Bufs) != 1 {
 		return false
 	}
 	s, n := &r.Bufs[0], blockdev.Bytes(r.Bufs[0].N)
@@ -32,16 +53,7 @@ func (d *Namespace) lone(r *blockdev.Request) bool {
 		s.Off < 0 || s.Off&3 != 0 || s.Off > b.Len()-s.N {
 		return false
 	}
-	var begin, end latency.Clock
-	device, lanes := d.times.device.StartBy(&begin, kind), d.times.lanes.StartBy(&begin, kind)
-	if !d.eng.Lone(op, d.info.NSID, uint64(r.Off)>>d.lones.shift, uint32(n>>d.lones.shift), uint32(n), d.iova(*s)) {
-		return false
-	}
-	device.EndBy(&end)
-	lanes.EndBy(&end)
-	d.times.controller.Add(kind, end.Since(&begin))
-	r.Err = nil
-	d.yields.ended(n, &end)
+	cmd.SLBA, cmd.Blocks, cmd.Bytes, cmd.Data = uint64(r.Off)>>d.lones.shift, uint32(n>>d.lones.shift), uint32(n), d.iova(*s)
 	return true
 }
 

@@ -39,6 +39,12 @@ func TestConformBlockDevice(t *testing.T) {
 // A lone read is timed in each layer, allocates nothing, and goes the long way while a trace is recorded.
 func TestLoneTimes(t *testing.T) {
 	dev, _ := loop(t, 1<<20)
+	for name, on := range map[string]string{"block device": dev, "image": image(t, 1<<20)} {
+		t.Run(name, func(t *testing.T) { testLoneTimes(t, on) })
+	}
+}
+
+func testLoneTimes(t *testing.T, dev string) {
 	d := namespacetest.OpenLanes(t, dev, softctl.Options{}, engine.Config{Lanes: 2})
 	defer d.Close()
 	buf, err := d.Alloc(4096)

@@ -43,7 +43,7 @@ const DefaultPinned = 1 << 30
 type queues interface {
 	Do(lane int, cmds []engine.Command) error
 	Spread(cmds []engine.Command) error
-	Lone(op nvme.Opcode, nsid uint32, slba uint64, blocks, bytes uint32, data nvme.IOVA) bool
+	Lone(cmd controller.LoneCommand) bool
 }
 
 // Namespace is a blockdev.Device and blockdev.Bounded: one NVMe namespace behind an engine's queue pairs.

@@ -219,12 +219,15 @@ func (c *Controller) StepHere(sqid uint16) bool {
 // Lones says whether Lone ever carries out a command.
 func (c *Controller) Lones() bool { return c.loner != nil }
 
-// Lone has a controller in software carry out a read or write without the rings of a queue pair, which the caller drives. It says whether that was done.
-func (c *Controller) Lone(sqid uint16, op nvme.Opcode, nsid uint32, slba, blocks uint64, data nvme.IOVA) bool {
+// LonesWait says whether the caller of Lone waits for a device meanwhile, as a rule.
+func (c *Controller) LonesWait() bool { return c.loner != nil && c.loner.LonesWait() }
+
+// Lone has a controller in software carry out a command without the rings of a queue pair, which the caller drives. It says whether that was done.
+func (c *Controller) Lone(sqid uint16, cmd LoneCommand) bool {
 	if c.loner == nil || c.resetting.Load() || c.failure.Load() != nil || c.failover.Load() != nil || c.Kept() {
 		return false
 	}
-	return c.loner.Lone(sqid, op, nsid, slba, blocks, data)
+	return c.loner.Lone(sqid, cmd)
 }
 
 // Log is Config.Log.

@@ -52,12 +52,24 @@ type HereStepper interface {
 	StepHere(sqid uint16) bool
 }
 
+// LoneCommand is a command that goes without the rings of a queue pair.
+type LoneCommand struct {
+	Op     nvme.Opcode // Read, Write or Flush
+	FUA    bool        // of a Write: Force Unit Access
+	NSID   uint32
+	SLBA   uint64
+	Blocks uint32
+	Bytes  uint32    // in the blocks; 0 of a Flush
+	Data   nvme.IOVA // where all of them are
+}
+
 // LoneStepper is a Stepper that can carry out a lone read or write without the rings of a queue pair.
 type LoneStepper interface {
 	Stepper
 	// Lones says whether it ever does. It does not change.
 	Lones() bool
-	// Lone carries out a Read or Write on the caller's thread, and says whether it has: then the command has succeeded. Else it is to be sent by the queue. data is
-	// where all of its bytes are.
-	Lone(sqid uint16, op nvme.Opcode, nsid uint32, slba, blocks uint64, data nvme.IOVA) bool
+	// LonesWait says whether the caller's thread waits for a device in a system call meanwhile, as a rule. It does not change.
+	LonesWait() bool
+	// Lone carries out a Read, a Write or a Flush on the caller's thread, and says whether it has: then the command has succeeded. Else it is to be sent by the queue.
+	Lone(sqid uint16, cmd LoneCommand) bool
 }

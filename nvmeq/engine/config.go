@@ -11,7 +11,7 @@ import (
 
 // Config is what New needs; every field has a default.
 type Config struct {
-	Lanes       int           // I/O queue pairs; 0 is one per CPU, at least 4, on a device at most 16, for lone commands (Lone) at least 32. Fewer if controller or device hold fewer
+	Lanes       int           // I/O queue pairs; 0 is one per CPU, at least 4, on a device at most 16, for a block device at least 32. Fewer if controller or device hold fewer
 	CPULanes    int           // as many more that run on CPU, beside those on a GPU; none if the lanes run on a CPU anyway
 	CPU         gpu.Runtime   // runs them, and is closed after the engine
 	More        []gpu.Runtime // further GPUs, each of which gets as many lanes for what is in its memory. Closed after the engine
@@ -40,7 +40,7 @@ const (
 const (
 	maxDepth    = 16384
 	deviceLanes = 16 // unless more are asked for: while one is in use all take room on the device
-	loneLanes   = 32 // each lone command has one, while its caller's thread is in a system call
+	loneLanes   = 32 // of a block device each lone command has one, while its caller's thread waits in a system call
 	rangePages  = 4  // Dataset Management commands in flight on a lane
 )
 
@@ -60,7 +60,7 @@ func (cfg *Config) fill(c *controller.Controller) error {
 	lanes := max(4, runtime.NumCPU())
 	if !c.Runtime().Facts().CallerDriven {
 		lanes = min(lanes, deviceLanes)
-	} else if c.Lones() {
+	} else if c.LonesWait() {
 		lanes = max(lanes, loneLanes)
 	}
 	def(&cfg.Lanes, lanes)

@@ -3,10 +3,11 @@ package engine
 import (
 	"sync/atomic"
 
+	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// A lone read or write that a controller in software can carry out at once needs a queue pair, but not its rings: its caller has the lane to itself, and does the controller's
+// A lone read, write or flush that a controller in software can carry out at once needs a queue pair, but not its rings: its caller has the lane to itself, and does the controller's
 // work, too.
 
 // loneCount is what a lane has moved so.
@@ -17,9 +18,10 @@ type loneCount struct {
 // add counts one command.
 func (c *loneCount) add(op nvme.Opcode, bytes uint32) {
 	c.commands.Add(1)
-	if op == nvme.IOWrite {
+	switch op {
+	case nvme.IOWrite:
 		c.bytesWritten.Add(uint64(bytes))
-	} else {
+	case nvme.IORead:
 		c.bytesRead.Add(uint64(bytes))
 	}
 }
@@ -34,11 +36,11 @@ func (c *loneCount) forget() {
 // Lones says whether Lone ever carries out a command.
 func (e *Engine) Lones() bool { return e.c.Lones() }
 
-// Lone carries out a Read or Write, with the data of all blocks at one address, on an idle lane, and says whether it has: then it has succeeded. Else the caller
+// Lone carries out a command on an idle lane, and says whether it has: then it has succeeded. Else the caller
 // sends it by Do. It has no deadline, as nothing has that the caller's thread does in a system call.
-func (e *Engine) Lone(op nvme.Opcode, nsid uint32, slba uint64, blocks, bytes uint32, data nvme.IOVA) bool {
+func (e *Engine) Lone(cmd controller.LoneCommand) bool {
 	if e.cpu != nil {
-		if bytes >= longCommand || !e.cpu.Lone(op, nsid, slba, blocks, bytes, data) {
+		if cmd.Bytes >= longCommand || !e.cpu.Lone(cmd) {
 			return false
 		}
 		e.router.softwares.Add(1)
@@ -48,7 +50,7 @@ func (e *Engine) Lone(op nvme.Opcode, nsid uint32, slba uint64, blocks, bytes ui
 		if l.load.Load() != 0 || !l.load.CompareAndSwap(0, 1) {
 			continue
 		}
-		done := l.lone(op, nsid, slba, blocks, bytes, data)
+		done := l.lone(cmd)
 		l.load.Add(-1)
 		return done
 	}
@@ -56,15 +58,15 @@ func (e *Engine) Lone(op nvme.Opcode, nsid uint32, slba uint64, blocks, bytes ui
 }
 
 // lone is Lone on a lane whose load is the caller's.
-func (l *lane) lone(op nvme.Opcode, nsid uint32, slba uint64, blocks, bytes uint32, data nvme.IOVA) bool {
+func (l *lane) lone(cmd controller.LoneCommand) bool {
 	e := l.e
 	if e.closed.Load() || !l.drive.TryLock() {
 		return false
 	}
 	_, steps := e.drv.(*stepDriver)
-	done := steps && l.broken == nil && e.c.Lone(l.qid, op, nsid, slba, uint64(blocks), data)
+	done := steps && l.broken == nil && e.c.Lone(l.qid, cmd)
 	if done {
-		l.lones.add(op, bytes)
+		l.lones.add(cmd.Op, cmd.Bytes)
 	}
 	l.handOver()
 	return done

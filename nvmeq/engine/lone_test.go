@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +20,11 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
+// lone is a command of whole blocks of 512 bytes.
+func lone(op nvme.Opcode, slba uint64, bytes uint32, data nvme.IOVA) controller.LoneCommand {
+	return controller.LoneCommand{Op: op, NSID: 1, SLBA: slba, Blocks: bytes / 512, Bytes: bytes, Data: data}
+}
+
 // newLone is a rig over a block device, whose controller carries out lone commands.
 func newLone(t *testing.T, ec engine.Config) *rig {
 	t.Helper()
@@ -28,7 +34,7 @@ func newLone(t *testing.T, ec engine.Config) *rig {
 		t.Skip("SKIPPED: the lanes do not run on the callers' threads")
 	}
 	require.True(t, r.Engine.Lones())
-	require.False(t, r.Engine.Lone(nvme.IORead, 1, 0, 8, 4096, r.Chunk(t, 4096).IOVA()), "the rig's injector decides")
+	require.False(t, r.Engine.Lone(lone(nvme.IORead, 0, 4096, r.Chunk(t, 4096).IOVA())), "the rig's injector decides")
 	r.Soft.SetInjector(nil)
 	return r
 }
@@ -38,17 +44,17 @@ func TestLone(t *testing.T) {
 	r := newLone(t, engine.Config{Lanes: 2})
 	c := r.Chunk(t, 8192)
 	fill.Fill(c.Bytes()[:4096], 7)
-	require.True(t, r.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()))
-	require.True(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, c.IOVA()+4096))
+	require.True(t, r.Engine.Lone(lone(nvme.IOWrite, 16, 4096, c.IOVA())))
+	require.True(t, r.Engine.Lone(lone(nvme.IORead, 16, 4096, c.IOVA()+4096)))
 	require.True(t, bytes.Equal(c.Bytes()[:4096], c.Bytes()[4096:]))
 	s := r.Engine.Stats()[0]
 	require.Equal(t, engine.LaneStats{QID: s.QID, Commands: 2, Completions: 2, BytesRead: 4096, BytesWritten: 4096}, s)
-	require.False(t, r.Engine.Lone(nvme.IORead, 1, 1<<40, 8, 4096, c.IOVA()), "beyond the end")
+	require.False(t, r.Engine.Lone(lone(nvme.IORead, 1<<40, 4096, c.IOVA())), "beyond the end")
 	require.NoError(t, r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, 16, c, 0, 4096)}))
 	require.EqualValues(t, 3, r.Engine.Stats()[0].Commands)
 	require.EqualValues(t, 1, r.Engine.Stats()[0].SQDoorbells)
 	require.NoError(t, r.Engine.Close())
-	require.False(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, c.IOVA()), "closed")
+	require.False(t, r.Engine.Lone(lone(nvme.IORead, 16, 4096, c.IOVA())), "closed")
 	require.EqualValues(t, 3, r.Engine.Stats()[0].Commands, "as they were at the end")
 }
 
@@ -61,22 +67,25 @@ func TestLoneKept(t *testing.T) {
 	k := &terms{}
 	borrowed, err := r.Controller.Borrow(lent{m, k})
 	require.NoError(t, err)
-	require.False(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, borrowed.IOVA()))
+	require.False(t, r.Engine.Lone(lone(nvme.IORead, 16, 4096, borrowed.IOVA())))
 	require.NoError(t, r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, 16, borrowed, 0, 4096)}))
 	require.Equal(t, 1, k.arrived)
 	require.NoError(t, borrowed.Close())
-	require.True(t, r.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, r.Chunk(t, 4096).IOVA()))
+	require.True(t, r.Engine.Lone(lone(nvme.IORead, 16, 4096, r.Chunk(t, 4096).IOVA())))
 }
 
 // A block device has so many lanes that callers on few processors do not wait for one another's system calls; an image's are as many as processors work on.
 func TestLoneLanes(t *testing.T) {
 	require.GreaterOrEqual(t, newLone(t, engine.Config{}).Engine.Lanes(), 32)
+	image := &rig{Rig: testrig.New(t, softctl.Options{}, engine.Config{})}
+	require.True(t, image.Engine.Lones())
+	require.Equal(t, max(4, runtime.NumCPU()), image.Engine.Lanes())
 }
 
 // Callers of Lone and of Do, more than there are lanes, and resets beside them: each caller reads what it wrote, and none is left waiting.
 func TestLoneBesideResets(t *testing.T) {
 	r := newLone(t, engine.Config{Lanes: 1})
-	var lone atomic.Int64 // may stay 0: a lane that callers of Do hand to one another is never idle
+	var alone atomic.Int64 // may stay 0: a lane that callers of Do hand to one another is never idle
 	var all sync.WaitGroup
 	for i := range uint64(6) {
 		c := r.Chunk(t, 8192)
@@ -85,8 +94,8 @@ func TestLoneBesideResets(t *testing.T) {
 				fill.Fill(c.Bytes()[:4096], i<<32|k)
 				clear(c.Bytes()[4096:])
 				for part, op := range []nvme.Opcode{nvme.IOWrite, nvme.IORead} {
-					if k%8 != 7 && r.Engine.Lone(op, 1, 8*i, 8, 4096, c.IOVA()+nvme.IOVA(4096*part)) {
-						lone.Add(1)
+					if k%8 != 7 && r.Engine.Lone(lone(op, 8*i, 4096, c.IOVA()+nvme.IOVA(4096*part))) {
+						alone.Add(1)
 						continue
 					}
 					if err := r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(op, 8*i, c, int64(4096*part), 4096)}); err != nil {
@@ -105,8 +114,8 @@ func TestLoneBesideResets(t *testing.T) {
 		require.NoError(t, r.Controller.Reset())
 	}
 	all.Wait()
-	t.Logf("%d of 2,400 commands were lone", lone.Load())
-	require.True(t, r.Engine.Lone(nvme.IORead, 1, 0, 8, 4096, r.Chunk(t, 4096).IOVA()), "the lane is idle")
+	t.Logf("%d of 2,400 commands were lone", alone.Load())
+	require.True(t, r.Engine.Lone(lone(nvme.IORead, 0, 4096, r.Chunk(t, 4096).IOVA())), "the lane is idle")
 }
 
 // A caller of Do that comes to a lane during a lone command gets its turn.
@@ -115,15 +124,15 @@ func TestLoneHandsOver(t *testing.T) {
 	const n = 1 << 20
 	long, short := r.Chunk(t, n), r.Chunk(t, 4096)
 	for range 100 {
-		lone := make(chan bool)
+		ended := make(chan bool)
 		begun := make(chan struct{})
 		go func() {
 			close(begun)
-			lone <- r.Engine.Lone(nvme.IORead, 1, 0, n/512, n, long.IOVA())
+			ended <- r.Engine.Lone(lone(nvme.IORead, 0, n, long.IOVA()))
 		}()
 		<-begun
 		require.NoError(t, r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, 16, short, 0, 4096)}))
-		<-lone
+		<-ended
 	}
 }
 
@@ -137,12 +146,12 @@ func TestLoneBesideGPU(t *testing.T) {
 		func(t controller.Transport) controller.Transport { return t })
 	c := f.Chunk(t, 1<<20)
 	fill.Fill(c.Bytes()[:4096], 3)
-	require.False(t, f.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()), "the rig's injector decides")
+	require.False(t, f.Engine.Lone(lone(nvme.IOWrite, 16, 4096, c.IOVA())), "the rig's injector decides")
 	f.Soft.SetInjector(nil)
-	until(t, "a thread has left the queue", func() bool { return f.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()) })
-	require.True(t, f.Engine.Lone(nvme.IORead, 1, 16, 8, 4096, c.IOVA()+4096))
+	until(t, "a thread has left the queue", func() bool { return f.Engine.Lone(lone(nvme.IOWrite, 16, 4096, c.IOVA())) })
+	require.True(t, f.Engine.Lone(lone(nvme.IORead, 16, 4096, c.IOVA()+4096)))
 	require.True(t, bytes.Equal(c.Bytes()[:4096], c.Bytes()[4096:8192]))
-	require.False(t, f.Engine.Lone(nvme.IORead, 1, 0, 512, 256<<10, c.IOVA()), "long")
+	require.False(t, f.Engine.Lone(lone(nvme.IORead, 0, 256<<10, c.IOVA())), "long")
 	all, cpu := submitted(f.Engine)
 	require.EqualValues(t, 2, all)
 	require.EqualValues(t, 2, cpu)
@@ -157,6 +166,6 @@ func TestLoneBesideGPU(t *testing.T) {
 		after.BytesRead, after.BytesWritten = after.BytesRead+s.BytesRead, after.BytesWritten+s.BytesWritten
 	}
 	require.Equal(t, engine.LaneStats{Commands: 2, Completions: 2, BytesRead: 4096, BytesWritten: 4096}, after, "counted once")
-	require.False(t, f.Engine.Lone(nvme.IOWrite, 1, 16, 8, 4096, c.IOVA()))
+	require.False(t, f.Engine.Lone(lone(nvme.IOWrite, 16, 4096, c.IOVA())))
 	require.ErrorIs(t, f.Engine.Do(engine.AnyLane, []engine.Command{f.RW(nvme.IOWrite, 16, c, 0, 4096)}), engine.ErrReadOnly)
 }

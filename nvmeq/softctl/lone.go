@@ -1,10 +1,11 @@
 package softctl
 
 import (
-	"github.com/lanefs/lanefs/nvmeq/nvme"
+	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
-// A lone read or write of a block device may go without the rings of its queue pair: its caller would be the host, the lane and the controller, all on one thread,
+// A lone read, write or flush may go without the rings of its queue pair: its caller would be the host, the lane and the controller, all on one thread,
 // and what the three say to one another by way of memory costs more than all else. It is still a command of the queue: it has the queue's lock, so that nobody
 // unmaps memory or resets the controller under it, and the queue's counters.
 //
@@ -13,11 +14,14 @@ import (
 
 // Lones implements controller.LoneStepper: of Options that ask for a controller that is slow, or recorded, each command goes by the queue.
 func (c *Controller) Lones() bool {
-	return c.opt.Latency == 0 && !c.opt.OutOfOrder && c.opt.Recorder == nil && len(c.files) == 1 && c.files[0].Direct()
+	return c.opt.Latency == 0 && !c.opt.OutOfOrder && c.opt.Recorder == nil && len(c.files) == 1
 }
 
+// LonesWait implements controller.LoneStepper.
+func (c *Controller) LonesWait() bool { return c.files[0].Direct() }
+
 // Lone implements controller.LoneStepper.
-func (c *Controller) Lone(sqid uint16, op nvme.Opcode, nsid uint32, slba, blocks uint64, data nvme.IOVA) bool {
+func (c *Controller) Lone(sqid uint16, cmd controller.LoneCommand) bool {
 	if sqid == 0 || int(sqid) >= len(c.sq) {
 		return false
 	}
@@ -31,40 +35,105 @@ func (c *Controller) Lone(sqid uint16, op nvme.Opcode, nsid uint32, slba, blocks
 	if !q.mu.TryLock() {
 		return false
 	}
-	done := c.lone(q, uint8(op), nsid, slba, blocks, uint64(data))
+	done := c.lone(q, cmd)
 	q.mu.Unlock()
 	return done
 }
 
 // lone is Lone with the queue's lock.
-func (c *Controller) lone(q *subQueue, op uint8, nsid uint32, slba, blocks, data uint64) bool {
-	write := op == opWrite
-	if q.dead || c.now() != stateReady || c.injector.Load() != nil || write && (c.opt.ReadOnly || !c.cached.Load()) {
+func (c *Controller) lone(q *subQueue, cmd controller.LoneCommand) bool {
+	if q.dead || c.now() != stateReady || c.injector.Load() != nil {
 		return false
 	}
-	ns, ok := c.namespace(nsid)
-	if !ok || c.opt.MaxTransfer != Unlimited && blocks<<ns.shift > uint64(c.opt.MaxTransfer) {
+	ns, ok := c.namespace(cmd.NSID)
+	if !ok {
 		return false
 	}
-	off, n, st := ns.span(slba, blocks)
+	if cmd.Op == opFlush {
+		if c.opt.ReadOnly || !c.cached.Load() || !ns.medium.FlushesAtOnce() || ns.medium.Flush() != nil {
+			return false
+		}
+	} else {
+		n := c.loneMove(q, ns, cmd)
+		if n < 0 {
+			return false
+		}
+		q.stats.moved(cmd.Op == opWrite, n)
+	}
+	q.stats.commands.Add(1)
+	q.stats.opcodes[uint8(cmd.Op)].Add(1)
+	return true
+}
+
+// loneMove carries out a Read or Write. It gives the bytes that were moved, all, or -1.
+func (c *Controller) loneMove(q *subQueue, ns *namespace, cmd controller.LoneCommand) int64 {
+	write := cmd.Op == opWrite
+	durable := write && (cmd.FUA || !c.cached.Load())
+	if !write && cmd.Op != opRead || write && c.opt.ReadOnly || durable && !ns.medium.FlushesAtOnce() ||
+		c.opt.MaxTransfer != Unlimited && uint64(cmd.Blocks)<<ns.shift > uint64(c.opt.MaxTransfer) {
+		return -1
+	}
+	off, n, st := ns.span(cmd.SLBA, uint64(cmd.Blocks))
 	if st != success {
-		return false
+		return -1
 	}
 	if t := c.dma.table.Load(); t != q.loneIn.table {
 		q.loneIn.table, q.loneIn.last = t, nil
 	}
-	r, at, ok := q.loneIn.table.find(data, uint64(n), &q.loneIn.last)
-	if !ok || r.host == nil || !ns.image.Move(r.host[at:at+n], off, write) {
-		return false
+	r, at, ok := q.loneIn.table.find(uint64(cmd.Data), uint64(n), &q.loneIn.last)
+	if !ok {
+		return -1
 	}
-	q.stats.commands.Add(1)
-	q.stats.opcodes[op].Add(1)
-	q.stats.moved(write, n)
-	return true
+	switch {
+	case r.host == nil:
+		ok = !write && c.loneCopy(ns.medium, r, at, off, n)
+	case ns.image.Direct():
+		ok = ns.image.Move(r.host[at:at+n], off, write)
+	case write:
+		b := &q.loneIn.buf
+		b.Reset()
+		b.Add(r.host[at : at+n])
+		ok = ns.medium.Write(b, off, durable, 0) == nil
+	default:
+		ok = loneRead(ns.medium, &q.loneIn.buf, r.host[at:at+n], off)
+	}
+	if !ok {
+		return -1
+	}
+	return n
 }
 
-// found is where the data of a queue's last lone command was.
+// loneRead reads into memory of the host.
+func loneRead(m media.Medium, b *media.Buffers, p []byte, off int64) bool {
+	b.Reset()
+	b.Add(p)
+	if n := int64(len(p)); n < longCopy {
+		if ch, part := m.View(off, n, true); ch != nil {
+			did := int64(len(part)) == n && media.CopyView(b, part)
+			ch.Release()
+			if did {
+				return true
+			}
+		} else {
+			m.Missed(off, n)
+		}
+	}
+	return m.Read(b, off) == nil
+}
+
+// loneCopy reads into memory that the CPU cannot address, where a copy engine has the image's pages.
+func (c *Controller) loneCopy(m media.Medium, r *region, at, off, n int64) bool {
+	ch, part := m.View(off, n, true)
+	if ch == nil {
+		return false
+	}
+	defer ch.Release()
+	return int64(len(part)) == n && c.opt.Mover.Write(r.mem, r.off+at, part) == nil
+}
+
+// found is where the data of a queue's last lone command was; buf is used again.
 type found struct {
 	table *table
 	last  *region
+	buf   media.Buffers
 }
