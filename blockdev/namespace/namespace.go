@@ -152,8 +152,8 @@ func newNamespace(o On, opt Options) (*Namespace, error) {
 		deac:   ns.Identify.DLFEAT.WriteZeroesDeallocates() && ns.Identify.DLFEAT.ReadsZero(),
 	}
 	d.limits = limitsOf(c, ns, d.info)
-	if e.Lones() && d.limits.boundary == 0 {
-		d.lones = lones{blockdev.Bytes(d.limits.transfer) * d.info.BlockSize, d.info.Size(), bits.TrailingZeros64(uint64(d.info.BlockSize))}
+	if most := e.LoneMost(); most > 0 && d.limits.boundary == 0 {
+		d.lones = lones{min(blockdev.Bytes(d.limits.transfer)*d.info.BlockSize, blockdev.Bytes(most)), d.info.Size(), bits.TrailingZeros64(uint64(d.info.BlockSize))}
 	}
 	return d, nil
 }

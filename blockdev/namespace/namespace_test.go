@@ -34,6 +34,7 @@ func TestConform(t *testing.T) {
 		lanes engine.Config
 	}{
 		"default":      {},
+		"no lone":      {softctl.Options{NoLone: true}, engine.Config{}},
 		"4096":         {softctl.Options{BlockSize: 4096}, engine.Config{}},
 		"small":        {softctl.Options{MaxTransfer: 8192, Queues: 1, Depth: 3}, engine.Config{Lanes: 1}},
 		"out of order": {softctl.Options{BlockSize: 1024, MaxTransfer: 64 << 10, OutOfOrder: true, Seed: 3}, engine.Config{Lanes: 2, Depth: 8}},

@@ -101,7 +101,7 @@ func (cfg *mountConfig) queues() int {
 
 // openImage opens the software controller over an image file. The GPU's copy engine moves what a GPU's queues ask for.
 func (c *drive) openImage(cfg *mountConfig, log *slog.Logger) (err error) {
-	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, Queues: max(cfg.Lanes, softctl.DefaultQueues)*max(1, len(cfg.GPUs)) + cfg.cpuLanes(), Log: log}
+	opt := softctl.Options{BlockSize: cfg.LBA, ReadOnly: cfg.ReadOnly, NoLone: cfg.NoShortcut, Queues: max(cfg.Lanes, softctl.DefaultQueues)*max(1, len(cfg.GPUs)) + cfg.cpuLanes(), Log: log}
 	if !c.rt.Facts().CallerDriven {
 		opt.Queues *= 2 // after a GPU has failed its lanes need other queue pairs
 		if c.copy, err = copyengine.New(c.rt); err != nil {

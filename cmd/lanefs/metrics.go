@@ -74,6 +74,7 @@ func (d *daemon) page() (*metrics.Page, error) {
 			p.Counter("queue_"+name, help, float64(n), append(labels[:len(labels):len(labels)], more...)...)
 		}
 		count("commands_total", "Commands posted.", q.Commands)
+		count("shortcuts_total", "Of the commands, those that took no rings.", q.Shortcuts)
 		count("completions_total", "Completions taken.", q.Completions)
 		count("bytes_total", "Bytes of commands that succeeded.", q.BytesRead, "direction", "read")
 		count("bytes_total", "Bytes of commands that succeeded.", q.BytesWritten, "direction", "written")

@@ -137,9 +137,10 @@ type memberReport struct {
 	Size     int64  `json:"size"`
 }
 
-// queueCounters are counted by the lane's own kernel code.
+// queueCounters are counted by the lane's own kernel code, but for the commands that need none.
 type queueCounters struct {
 	Commands     uint64 `json:"commands"`
+	Shortcuts    uint64 `json:"shortcuts"` // of them, those that took no rings
 	Completions  uint64 `json:"completions"`
 	BytesRead    uint64 `json:"bytes_read"`
 	BytesWritten uint64 `json:"bytes_written"`
@@ -169,6 +170,7 @@ func queueReport(q engine.LaneStats, member int) queueCounted {
 
 func (c *queueCounters) add(q engine.LaneStats) {
 	c.Commands += q.Commands
+	c.Shortcuts += q.Lone
 	c.Completions += q.Completions
 	c.BytesRead += q.BytesRead
 	c.BytesWritten += q.BytesWritten

@@ -214,9 +214,9 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintln(out)
 
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "queue\tcommands\tbytes read\tbytes written\tSQ doorbells\tCQ doorbells\terrors\ttimeouts\t")
+	fmt.Fprintln(w, "queue\tcommands\tshortcuts\tbytes read\tbytes written\tSQ doorbells\tCQ doorbells\terrors\ttimeouts\t")
 	row := func(name string, q queueCounters) {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", name, q.Commands, q.BytesRead, q.BytesWritten, q.SQDoorbells, q.CQDoorbells, q.Errors, q.Timeouts)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", name, q.Commands, q.Shortcuts, q.BytesRead, q.BytesWritten, q.SQDoorbells, q.CQDoorbells, q.Errors, q.Timeouts)
 	}
 	for _, q := range r.Queues {
 		name := fmt.Sprint(q.QID)

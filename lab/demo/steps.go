@@ -127,9 +127,13 @@ func lanesAreSound(s *drive.Stat) error {
 		return fmt.Errorf("the lanes counted trouble: %+v", s.Total)
 	}
 	for _, q := range s.Queues {
-		if q.Commands != q.Completions || q.Commands > 0 && (q.SQDoorbells == 0 || q.SQDoorbells > q.Commands) {
-			return fmt.Errorf("queue pair %d counts %d commands, %d completions and %d submission doorbells", q.QID, q.Commands, q.Completions, q.SQDoorbells)
+		rung := q.Commands - q.Shortcuts
+		if q.Commands != q.Completions || rung < 0 || rung > 0 && q.SQDoorbells == 0 || q.SQDoorbells > rung {
+			return fmt.Errorf("queue pair %d counts %d commands, %d of them without rings, %d completions and %d submission doorbells", q.QID, q.Commands, q.Shortcuts, q.Completions, q.SQDoorbells)
 		}
+	}
+	if s.Total.SQDoorbells == 0 {
+		return errors.New("no doorbell was rung")
 	}
 	return nil
 }
@@ -184,11 +188,11 @@ func (d *demo) print(read *drive.Stat) {
 		how = ", each an NVMe queue pair of the software controller (simulated)"
 	}
 	fmt.Printf("    %d lanes%s\n", len(read.Queues), how)
-	fmt.Println("                 writing                                          reading")
-	fmt.Println("    queue    commands   bytes written    SQ bells   CQ bells   commands      bytes read    SQ bells   CQ bells")
+	fmt.Println("                 writing                                                      reading")
+	fmt.Println("    queue    commands  shortcuts   bytes written    SQ bells   CQ bells   commands  shortcuts      bytes read    SQ bells   CQ bells")
 	row := func(name string, w, r drive.Queue) {
-		fmt.Printf("    %-5s  %10d  %14d  %10d %10d %10d  %14d  %10d %10d\n", name, w.Commands, w.BytesWritten, w.SQDoorbells, w.CQDoorbells,
-			r.Commands, r.BytesRead, r.SQDoorbells, r.CQDoorbells)
+		fmt.Printf("    %-5s  %10d %10d  %14d  %10d %10d %10d %10d  %14d  %10d %10d\n", name, w.Commands, w.Shortcuts, w.BytesWritten, w.SQDoorbells, w.CQDoorbells,
+			r.Commands, r.Shortcuts, r.BytesRead, r.SQDoorbells, r.CQDoorbells)
 	}
 	for i, q := range read.Queues {
 		row(fmt.Sprint(q.QID), d.written.Queues[i], q)

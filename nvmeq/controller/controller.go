@@ -108,7 +108,7 @@ func Open(cfg Config) (*Controller, error) {
 	stepper, _ := cfg.Transport.(Stepper)
 	c := &Controller{cfg: cfg, t: cfg.Transport, stepper: stepper, log: cfg.Log,
 		closing: make(chan struct{}), watchDone: make(chan struct{})}
-	if l, ok := stepper.(LoneStepper); ok && l.Lones() {
+	if l, ok := stepper.(LoneStepper); ok && l.LoneMost() > 0 {
 		c.loner = l
 	}
 	c.cfg.Placement = c.complete(cfg.Placement)
@@ -216,8 +216,13 @@ func (c *Controller) StepHere(sqid uint16) bool {
 	return c.Step(sqid)
 }
 
-// Lones says whether Lone ever carries out a command.
-func (c *Controller) Lones() bool { return c.loner != nil }
+// LoneMost is how many bytes a command that Lone carries out has at most; 0: it carries out none.
+func (c *Controller) LoneMost() int64 {
+	if c.loner == nil {
+		return 0
+	}
+	return c.loner.LoneMost()
+}
 
 // LonesWait says whether the caller of Lone waits for a device meanwhile, as a rule.
 func (c *Controller) LonesWait() bool { return c.loner != nil && c.loner.LonesWait() }

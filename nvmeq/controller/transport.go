@@ -66,8 +66,8 @@ type LoneCommand struct {
 // LoneStepper is a Stepper that can carry out a lone read or write without the rings of a queue pair.
 type LoneStepper interface {
 	Stepper
-	// Lones says whether it ever does. It does not change.
-	Lones() bool
+	// LoneMost is how many bytes such a command has at most; 0: there is none. It does not change.
+	LoneMost() int64
 	// LonesWait says whether the caller's thread waits for a device in a system call meanwhile, as a rule. It does not change.
 	LonesWait() bool
 	// Lone carries out a Read, a Write or a Flush on the caller's thread, and says whether it has: then the command has succeeded. Else it is to be sent by the queue.

@@ -33,8 +33,8 @@ func (c *loneCount) forget() {
 	c.bytesWritten.Store(0)
 }
 
-// Lones says whether Lone ever carries out a command.
-func (e *Engine) Lones() bool { return e.c.Lones() }
+// LoneMost is how many bytes a command that Lone carries out has at most; 0: it carries out none.
+func (e *Engine) LoneMost() int64 { return e.c.LoneMost() }
 
 // Lone carries out a command on an idle lane, and says whether it has: then it has succeeded. Else the caller
 // sends it by Do. It has no deadline, as nothing has that the caller's thread does in a system call.

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -33,7 +34,7 @@ func newLone(t *testing.T, ec engine.Config) *rig {
 	if !r.Stepped() {
 		t.Skip("SKIPPED: the lanes do not run on the callers' threads")
 	}
-	require.True(t, r.Engine.Lones())
+	require.EqualValues(t, math.MaxInt64, r.Engine.LoneMost())
 	require.False(t, r.Engine.Lone(lone(nvme.IORead, 0, 4096, r.Chunk(t, 4096).IOVA())), "the rig's injector decides")
 	r.Soft.SetInjector(nil)
 	return r
@@ -48,7 +49,7 @@ func TestLone(t *testing.T) {
 	require.True(t, r.Engine.Lone(lone(nvme.IORead, 16, 4096, c.IOVA()+4096)))
 	require.True(t, bytes.Equal(c.Bytes()[:4096], c.Bytes()[4096:]))
 	s := r.Engine.Stats()[0]
-	require.Equal(t, engine.LaneStats{QID: s.QID, Commands: 2, Completions: 2, BytesRead: 4096, BytesWritten: 4096}, s)
+	require.Equal(t, engine.LaneStats{QID: s.QID, Commands: 2, Lone: 2, Completions: 2, BytesRead: 4096, BytesWritten: 4096}, s)
 	require.False(t, r.Engine.Lone(lone(nvme.IORead, 1<<40, 4096, c.IOVA())), "beyond the end")
 	require.NoError(t, r.Engine.Do(engine.AnyLane, []engine.Command{r.RW(nvme.IORead, 16, c, 0, 4096)}))
 	require.EqualValues(t, 3, r.Engine.Stats()[0].Commands)
@@ -78,7 +79,7 @@ func TestLoneKept(t *testing.T) {
 func TestLoneLanes(t *testing.T) {
 	require.GreaterOrEqual(t, newLone(t, engine.Config{}).Engine.Lanes(), 32)
 	image := &rig{Rig: testrig.New(t, softctl.Options{}, engine.Config{})}
-	require.True(t, image.Engine.Lones())
+	require.EqualValues(t, 64<<10, image.Engine.LoneMost())
 	require.Equal(t, max(4, runtime.NumCPU()), image.Engine.Lanes())
 }
 
@@ -162,10 +163,10 @@ func TestLoneBesideGPU(t *testing.T) {
 	until(t, "the lanes are on the CPU", func() bool { return f.Controller.Failover() != nil })
 	var after engine.LaneStats // of what the CPU's lanes had carried out before
 	for _, s := range f.Engine.Stats()[2:] {
-		after.Commands, after.Completions = after.Commands+s.Commands, after.Completions+s.Completions
+		after.Commands, after.Lone, after.Completions = after.Commands+s.Commands, after.Lone+s.Lone, after.Completions+s.Completions
 		after.BytesRead, after.BytesWritten = after.BytesRead+s.BytesRead, after.BytesWritten+s.BytesWritten
 	}
-	require.Equal(t, engine.LaneStats{Commands: 2, Completions: 2, BytesRead: 4096, BytesWritten: 4096}, after, "counted once")
+	require.Equal(t, engine.LaneStats{Commands: 2, Lone: 2, Completions: 2, BytesRead: 4096, BytesWritten: 4096}, after, "counted once")
 	require.False(t, f.Engine.Lone(lone(nvme.IOWrite, 16, 4096, c.IOVA())))
 	require.ErrorIs(t, f.Engine.Do(engine.AnyLane, []engine.Command{f.RW(nvme.IOWrite, 16, c, 0, 4096)}), engine.ErrReadOnly)
 }

@@ -9,6 +9,7 @@ type LaneStats struct {
 	GPU          string // the further GPU on which it runs (gpu.Facts.PCI); empty: not on such
 	QID          uint16
 	Commands     uint64 // submission queue entries written, and lone commands, which need none
+	Lone         uint64 // of them, the lone ones (Engine.Lone)
 	Completions  uint64 // completion queue entries reaped, likewise
 	BytesRead    uint64 // controller to host, of successful commands
 	BytesWritten uint64 // host to controller, likewise; the range lists of Dataset Management are among them
@@ -77,13 +78,13 @@ func (l *lane) stats() LaneStats {
 		Errors: get(&c.Errors), Timeouts: get(&c.Timeouts), Late: get(&c.Late), Spurious: get(&c.Spurious), Rejected: get(&c.Rejected),
 	}
 	alone := l.lones.commands.Load()
-	now.Commands, now.Completions = now.Commands+alone, now.Completions+alone
+	now.Commands, now.Completions, now.Lone = now.Commands+alone, now.Completions+alone, alone
 	now.BytesRead, now.BytesWritten = now.BytesRead+l.lones.bytesRead.Load(), now.BytesWritten+l.lones.bytesWritten.Load()
 	b := &l.base
 	for _, sum := range []struct {
 		to   *uint64
 		from uint64
-	}{{&now.Commands, b.Commands}, {&now.Completions, b.Completions}, {&now.BytesRead, b.BytesRead}, {&now.BytesWritten, b.BytesWritten},
+	}{{&now.Commands, b.Commands}, {&now.Lone, b.Lone}, {&now.Completions, b.Completions}, {&now.BytesRead, b.BytesRead}, {&now.BytesWritten, b.BytesWritten},
 		{&now.SQDoorbells, b.SQDoorbells}, {&now.CQDoorbells, b.CQDoorbells}, {&now.Errors, b.Errors}, {&now.Timeouts, b.Timeouts},
 		{&now.Late, b.Late}, {&now.Spurious, b.Spurious}, {&now.Rejected, b.Rejected}} {
 		*sum.to += sum.from

@@ -1,6 +1,8 @@
 package softctl
 
 import (
+	"math"
+
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
@@ -12,9 +14,18 @@ import (
 // What is not plain is refused, and what fails, too: the host sends it by the queue then, which has the status, the retries and the logs. A read or write that failed may have moved a part, as
 // the one that follows will.
 
-// Lones implements controller.LoneStepper: of Options that ask for a controller that is slow, or recorded, each command goes by the queue.
-func (c *Controller) Lones() bool {
-	return c.opt.Latency == 0 && !c.opt.OutOfOrder && c.opt.Recorder == nil && len(c.files) == 1
+// loneShort is how many bytes a lone command of an image file has at most: what is longer takes many times as long as the rings.
+const loneShort = 64 << 10
+
+// LoneMost implements controller.LoneStepper: of Options that ask for a controller that is slow, or recorded, each command goes by the queue.
+func (c *Controller) LoneMost() int64 {
+	switch {
+	case c.opt.NoLone || c.opt.Latency != 0 || c.opt.OutOfOrder || c.opt.Recorder != nil || len(c.files) > 1:
+		return 0
+	case c.files[0].Direct():
+		return math.MaxInt64
+	}
+	return loneShort
 }
 
 // LonesWait implements controller.LoneStepper.

@@ -39,7 +39,7 @@ func TestLone(t *testing.T) { onEach(t, testLone) }
 
 func testLone(t *testing.T, dev, file string) {
 	h := newHostOn(t, dev, Options{}).enable()
-	require.True(t, h.c.Lones())
+	require.Positive(t, h.c.LoneMost())
 	h.queue(1, 16)
 	r := rand.New(rand.NewPCG(3, 4))
 	want := make([]byte, testSize)
@@ -146,10 +146,10 @@ func testLoneRefuses(t *testing.T, dev, file string) {
 
 	require.NoError(t, os.Truncate(file, testSize))
 	second, _ := newLoop(t, testSize)
-	for _, opt := range []Options{{Latency: time.Millisecond}, {OutOfOrder: true}, {Recorder: media.NewRecorder()}, {Images: []string{second}}} {
+	for _, opt := range []Options{{NoLone: true}, {Latency: time.Millisecond}, {OutOfOrder: true}, {Recorder: media.NewRecorder()}, {Images: []string{second}}} {
 		c, err := Open(dev, opt)
 		require.NoError(t, err)
-		require.False(t, c.Lones())
+		require.Zero(t, c.LoneMost())
 		require.NoError(t, c.Close())
 	}
 	ro := newHostOn(t, dev, Options{ReadOnly: true}).enable()

@@ -56,6 +56,8 @@ type Options struct {
 	Threads int
 	// NoIOUring has a block device read and written by calls that wait.
 	NoIOUring bool
+	// NoLone has every command go by the rings of its queue pair.
+	NoLone bool
 	// Mover reaches memory that has no host view. Without one such memory cannot be mapped.
 	Mover copyengine.Mover
 	// Injector decides what goes wrong; SetInjector changes it later.

@@ -68,6 +68,7 @@ func GoSource() (string, error) {
 type Queue struct {
 	QID          int   `json:"qid"`
 	Commands     int64 `json:"commands"`
+	Shortcuts    int64 `json:"shortcuts"`
 	Completions  int64 `json:"completions"`
 	BytesRead    int64 `json:"bytes_read"`
 	BytesWritten int64 `json:"bytes_written"`

@@ -42,6 +42,8 @@ type Config struct {
 	LBA      int    `opt:"lba"`   // block size of a software controller in bytes; 0: 512, or a block device's own
 	NSID     uint32 `opt:"nsid"`  // 0: 1
 
+	NoShortcut bool `opt:"shortcut"` // every command goes by the rings of a queue pair
+
 	MemoryMode *controller.MemoryMode `opt:"memory-mode"` // nil: as much as works
 	Thread     bool                   `opt:"lane"`        // lanes are single threads of a GPU instead of waves
 	GPUError   string                 `opt:"gpu_error"`   // host or ro; empty: host
