@@ -28,6 +28,8 @@ type Engine struct {
 	peer        bool         // it is one of them
 	here        bool         // it is such lanes: a controller in software works on their queues on the callers' threads
 	router      router       // chooses between them
+	loneAt      sync.Pool    // of *int: the lane that a lone command of a Go processor tries first
+	loneNext    atomic.Uint32
 
 	resources // changed by a failover, with every lane's drive and statsMu held
 

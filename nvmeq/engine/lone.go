@@ -46,7 +46,9 @@ func (e *Engine) Lone(cmd controller.LoneCommand) bool {
 		e.router.softwares.Add(1)
 		return true
 	}
-	for _, l := range e.lanes {
+	first := e.loneFirst()
+	for i := range e.lanes {
+		l := e.lanes[(first+i)%len(e.lanes)]
 		if l.load.Load() != 0 || !l.load.CompareAndSwap(0, 1) {
 			continue
 		}
@@ -55,6 +57,19 @@ func (e *Engine) Lone(cmd controller.LoneCommand) bool {
 		return done
 	}
 	return false
+}
+
+// loneFirst is the lane that a lone command tries first: each of Go's processors has one of its own, for what a lane and its queue pair keep of a command would go from one
+// CPU's cache to the other's if all took the first idle one.
+func (e *Engine) loneFirst() int {
+	at, ok := e.loneAt.Get().(*int)
+	if !ok {
+		at = new(int)
+		*at = int(e.loneNext.Add(1)-1) % len(e.lanes)
+	}
+	first := *at
+	e.loneAt.Put(at)
+	return first
 }
 
 // lone is Lone on a lane whose load is the caller's.
