@@ -32,3 +32,21 @@ func TestNoDirAtime(t *testing.T) {
 		root.Put()
 	}
 }
+
+// TestClockSetBack: with strictatime the access time follows a clock that was set back, as the kernel's does. Before, it stayed until the clock had caught up.
+func TestClockSetBack(t *testing.T) {
+	v, _ := open(t, disktest.Make(t, "16M"), ext4.Options{Atime: ext4.AtimeAlways})
+	root, err := v.Root()
+	require.NoError(t, err)
+	defer root.Put()
+	f := create(t, root, "f")
+	defer f.Put()
+	require.NoError(t, write(f, 0, 10))
+	later := time.Now().AddDate(300, 0, 0)
+	_, err = f.SetAttr(ext4.SetAttr{Atime: &later})
+	require.NoError(t, err)
+	require.True(t, f.Attr().Atime.Equal(later))
+	_, err = f.Read(0, 10)
+	require.NoError(t, err)
+	require.True(t, f.Attr().Atime.Before(later))
+}

@@ -1,7 +1,6 @@
 package ext4
 
 import (
-	"math"
 	"time"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -61,19 +60,5 @@ const (
 // there is no ACL.
 func ParseACL(value []byte) (ACL, error) { return xattr.ParseACL(value) }
 
-// The first and the last time stamp that an inode with room for i_xtime_extra holds: 32 bits of seconds and two bits of epoch.
-var (
-	minTime = time.Unix(math.MinInt32, 0)
-	maxTime = time.Unix(math.MaxInt32+3<<32, 0)
-)
-
-// ClampTime returns the stored time stamp that is next to t, as the kernel does. At both ends of the range it has whole seconds only.
-func ClampTime(t time.Time) time.Time {
-	switch sec := t.Unix(); {
-	case sec <= minTime.Unix():
-		return minTime
-	case sec >= maxTime.Unix():
-		return maxTime
-	}
-	return t
-}
+// ClampTime returns the time stamp that an inode with room for i_xtime_extra stores and that is next to t, as the kernel does.
+func ClampTime(t time.Time) time.Time { return disk.TimestampOf(t).Time() }

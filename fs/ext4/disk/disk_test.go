@@ -89,12 +89,21 @@ func TestCRC(t *testing.T) {
 
 func TestTimes(t *testing.T) {
 	for _, s := range []string{"1901-12-13T20:45:52Z", "1969-12-31T23:59:59.999999999Z", "1970-01-01T00:00:00Z",
-		"2038-01-19T03:14:08.5Z", "2106-02-07T06:28:16Z", "2446-05-10T22:38:55Z"} {
+		"2038-01-19T03:14:08.5Z", "2106-02-07T06:28:16Z", "2300-01-01T00:00:00.999999999Z", "2446-05-10T22:38:55Z"} {
 		at, err := time.Parse(time.RFC3339Nano, s)
 		require.NoError(t, err)
 		stamp := TimestampOf(at)
 		require.True(t, at.Equal(stamp.Time()))
 		require.Equal(t, stamp, decodeTime(stamp.encode()), s)
+		require.Equal(t, stamp, TimestampOfBits(stamp.Bits()), s)
+	}
+	for s, want := range map[string]int64{"1890-01-01T00:00:00Z": minTime, "1901-12-13T20:45:52.5Z": minTime, "2446-05-10T22:38:55.5Z": maxTime, "3000-01-01T00:00:00Z": maxTime} {
+		at, err := time.Parse(time.RFC3339Nano, s)
+		require.NoError(t, err)
+		require.Equal(t, Timestamp{Sec: want}, TimestampOf(at), s)
+	}
+	for sec, want := range map[int64]uint64{-1: 0, 0: 0, 1 << 33: 1 << 33, 1 << 40: 1<<40 - 1} {
+		require.Equal(t, want, SuperTime(time.Unix(sec, 0)))
 	}
 	require.Equal(t, Timestamp{Sec: maxTime}, decodeTime(Timestamp{Sec: 1 << 40}.encode()))
 	require.Equal(t, Timestamp{Sec: minTime}, decodeTime(Timestamp{Sec: -1 << 40}.encode()))

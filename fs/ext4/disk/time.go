@@ -15,8 +15,26 @@ const (
 	maxTime = 1<<34 - 1<<31 - 1
 )
 
-// TimestampOf is the Timestamp of t.
-func TimestampOf(t time.Time) Timestamp { return Timestamp{t.Unix(), uint32(t.Nanosecond())} }
+// TimestampOf is the Timestamp of t, or the one next to it that can be stored. As in the kernel, both ends of the range have whole seconds only.
+func TimestampOf(t time.Time) Timestamp {
+	sec := t.Unix()
+	if sec <= minTime || sec >= maxTime {
+		return Timestamp{Sec: min(max(sec, minTime), maxTime)}
+	}
+	return Timestamp{sec, uint32(t.Nanosecond())}
+}
+
+// SuperTime is t as the superblock has its times: seconds since 1970 in 40 bits. As in the kernel, what is out of range becomes the nearest that is in it.
+func SuperTime(t time.Time) uint64 { return uint64(min(max(t.Unix(), 0), 1<<40-1)) }
+
+// Bits is t in 64 bits: the low word, and above it the extra word. It is 0 for the begin of 1970.
+func (t Timestamp) Bits() uint64 {
+	lo, extra := t.encode()
+	return uint64(extra)<<32 | uint64(lo)
+}
+
+// TimestampOfBits is the Timestamp of which Bits are given.
+func TimestampOfBits(b uint64) Timestamp { return decodeTime(uint32(b), uint32(b>>32)) }
 
 // Time is t as a time.Time.
 func (t Timestamp) Time() time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }

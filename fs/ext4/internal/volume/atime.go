@@ -32,7 +32,7 @@ const (
 // LastAccess is the access time. Mu is held.
 func (i *Inode) LastAccess() time.Time {
 	if n := i.AccessTime.Load(); n != 0 {
-		return time.Unix(0, n)
+		return disk.TimestampOfBits(n).Time()
 	}
 	return i.Disk.Atime.Time()
 }
@@ -47,7 +47,7 @@ func (i *Inode) accessDue(now time.Time) bool {
 	}
 	at := i.LastAccess()
 	if i.FS.Opt.Atime == AtimeAlways {
-		return now.Sub(at) >= TimeGrain
+		return now.Sub(at).Abs() >= TimeGrain // also when the clock was set back
 	}
 	return !at.After(i.Disk.Mtime.Time()) || !at.After(i.Disk.Ctime.Time()) || now.Sub(at) >= 24*time.Hour
 }
@@ -58,7 +58,7 @@ func (i *Inode) EndRead() {
 	now := time.Now()
 	due := i.accessDue(now)
 	if due {
-		i.AccessTime.Store(now.UnixNano())
+		i.AccessTime.Store(disk.TimestampOf(now).Bits())
 	}
 	i.Mu.RUnlock()
 	if due {
@@ -152,7 +152,7 @@ func (i *Inode) storeAccessTime(o *Op) error { return i.StoreTimes(o, i.takeAcce
 // takeAccess puts the noted time into the inode, which is about to be stored. Mu is held for writing.
 func (i *Inode) takeAccess() {
 	if n := i.AccessTime.Swap(0); n != 0 {
-		i.Disk.Atime = disk.TimestampOf(time.Unix(0, n))
+		i.Disk.Atime = disk.TimestampOfBits(n)
 	}
 }
 

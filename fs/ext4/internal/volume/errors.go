@@ -144,7 +144,7 @@ func (v *FS) recordError() error {
 }
 
 func setError(sb *disk.Superblock) {
-	now := uint64(time.Now().Unix())
+	now := disk.SuperTime(time.Now())
 	by := [32]byte{}
 	copy(by[:], "lanefs")
 	sb.State |= disk.StateError

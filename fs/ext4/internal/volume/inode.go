@@ -42,7 +42,7 @@ type Inode struct {
 	nextOrphan atomic.Int64            // i_dtime while on the orphan list: the next one on it; -1 when not on it
 	orphan     orphanPlace             // protected by orphans.mu
 	Window     alloc.Window            // blocks kept for when the file grows
-	AccessTime atomic.Int64            // of a read that Disk does not show yet, ns since 1970; 0 for none. Set under Mu, shared
+	AccessTime atomic.Uint64           // of a read that Disk does not show yet, Bits of a Timestamp; 0 for none. Set under Mu, shared
 }
 
 // Slot is where the inode lies in the inode table.

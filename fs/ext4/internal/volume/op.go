@@ -39,7 +39,7 @@ type Op struct {
 type kept struct {
 	d                           disk.Inode
 	changed, cleanEnd, shortens bool
-	access                      int64
+	access                      uint64
 }
 
 // Change runs f as one operation, and notes damage that it met when all locks are released.

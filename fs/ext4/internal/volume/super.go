@@ -78,7 +78,7 @@ func (v *FS) MarkMounted() (err error) {
 		return err
 	}
 	return v.writeSuper(func(sb *disk.Superblock) {
-		sb.Mtime = uint64(time.Now().Unix())
+		sb.Mtime = disk.SuperTime(time.Now())
 		sb.MntCount++
 		if v.Logged {
 			sb.FeatureIncompat |= disk.IncompatRecover
@@ -96,7 +96,7 @@ func (v *FS) encodeSuper(f func(*disk.Superblock)) {
 	f(v.Super)
 	v.Super.FreeBlocksCount = v.Alloc.FreeBlocks()
 	v.Super.FreeInodesCount = uint32(v.Alloc.FreeInodes())
-	v.Super.Wtime = uint64(time.Now().Unix())
+	v.Super.Wtime = disk.SuperTime(time.Now())
 	v.sbBuf.Lock()
 	v.Super.EncodeStable(v.sbBuf.Data()[disk.SuperblockOffset&(v.BlockSize-1):])
 	v.sbBuf.Unlock()
