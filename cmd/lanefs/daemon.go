@@ -34,6 +34,7 @@ const (
 
 // startDaemon returns nil once the mount answers, else the daemon's error.
 func startDaemon(cfg *mountConfig, out io.Writer) error {
+	raiseLimits()
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -116,7 +117,7 @@ func lastWords(early, log string, logged int64, state *os.ProcessState) string {
 		}
 	}
 	if strings.Contains(why, "pthread_create failed") || strings.Contains(why, "failed to create new OS thread") {
-		why += ": " + moreThreads
+		why += ": " + moreThreads()
 	}
 	return why
 }

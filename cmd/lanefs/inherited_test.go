@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,6 +71,42 @@ func TestTimeLimit(t *testing.T) {
 	p.ok("umount", mnt)
 }
 
+// TestMemoryLimit: a daemon sheds soft limits of its memory, and tells of hard ones, also where they are why a thread or memory cannot be had. No
+// limit here is one that is reached.
+func TestMemoryLimit(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	const much = 1 << 57
+	for flag, what := range map[string]int{"-v": unix.RLIMIT_AS, "-d": unix.RLIMIT_DATA} {
+		said, err := p.after("ulimit -S "+flag+" "+itoa(much>>10), "mount", img, mnt)
+		require.NoError(t, err, said)
+		require.Empty(t, said)
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		var limit, had unix.Rlimit
+		require.NoError(t, unix.Prlimit(r.PID, what, nil, &limit))
+		require.NoError(t, unix.Getrlimit(what, &had))
+		require.Equal(t, had.Max, limit.Cur)
+		p.ok("umount", mnt)
+		said, err = p.after("ulimit "+flag+" "+itoa(much>>10), "mount", img, mnt)
+		require.NoError(t, err, said)
+		require.Contains(t, said, "may have 137438953472 MiB of memory: raise that limit (ulimit -v and -d")
+		p.ok("umount", mnt)
+
+		if had.Cur == unix.RLIM_INFINITY {
+			require.Equal(t, noMoreThreads, moreThreads())
+			require.Empty(t, limitWords(unix.ENOMEM))
+			require.NoError(t, unix.Setrlimit(what, &unix.Rlimit{Cur: much, Max: had.Max}))
+			words := lastWords("fakecgo: pthread_create failed: 11", p.path("none"), 0, nil)
+			noRoom := limitWords(fmt.Errorf("map: %w", unix.ENOMEM))
+			require.NoError(t, unix.Setrlimit(what, &had))
+			require.Contains(t, words, ": a process may have 137438953472 MiB of memory")
+			require.Contains(t, noRoom, ": this process may have 137438953472 MiB of memory")
+		}
+	}
+	fsck(t, img)
+}
+
 // TestUmask: what a daemon makes is reached by those whom it is for, whatever the umask.
 func TestUmask(t *testing.T) {
 	p := newPlace(t)
@@ -123,7 +160,7 @@ func TestDaemonDies(t *testing.T) {
 
 	require.Equal(t, "it said nothing (exit status 3); its log is "+`"`+log+`"`, lastWords("", log, int64(len(p.daemonLog("log"))), exited(t, "exit 3")))
 	require.Equal(t, "it said nothing (signal: killed)", lastWords("", p.path("none"), 0, exited(t, "kill -9 $$")))
-	require.Equal(t, "fakecgo: pthread_create failed: 11: "+moreThreads, lastWords("fakecgo: pthread_create failed: 11", log, 0, nil))
+	require.Equal(t, "fakecgo: pthread_create failed: 11: "+noMoreThreads, lastWords("fakecgo: pthread_create failed: 11", log, 0, nil))
 }
 
 // dieMounted has the test binary, being a daemon, die when its mount is there.

@@ -437,6 +437,28 @@ func TestForeground(t *testing.T) {
 	fsck(t, img)
 }
 
+// TestForegroundLogGone: a daemon whose log was a pipe outlives the pipe's reader, a `| head` or a tee that Ctrl-C ended, say. Before, its next line ended it.
+func TestForegroundLogGone(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	c := p.command("mount", "--foreground", img, mnt)
+	c.Stderr = w
+	require.NoError(t, c.Start())
+	w.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	p.eventually("the mount", func() bool { r, err := p.stat(mnt); return err == nil && r.PID == c.Process.Pid })
+	require.NoError(t, r.Close())
+	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), []byte("x"), 0o600))
+	require.NoError(t, c.Process.Signal(os.Interrupt))
+	require.NoError(t, <-ended)
+	require.False(t, p.mounted(mnt))
+	require.Empty(t, p.leftovers(mnt))
+	fsck(t, img)
+}
+
 // newUserPlace is a place in which commands run as nobody, if the test runs as root. It skips the test where nobody cannot mount.
 func newUserPlace(t *testing.T) *place {
 	t.Helper()

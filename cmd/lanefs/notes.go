@@ -38,6 +38,9 @@ func (d *daemon) notes() (all []string) {
 	if limit := limitOfTime(cfg.Dir); limit != "" {
 		all = append(all, limit)
 	}
+	if limit := limitOfMemory(); limit != "" {
+		all = append(all, fmt.Sprintf("the daemon of %q %s, and ends where that is not enough", cfg.Dir, limit))
+	}
 	for _, n := range all {
 		d.log.Warn(n)
 	}
