@@ -62,6 +62,21 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// TestImageImmutable: the error names what helps; permissions would not. To read it nothing is needed.
+func TestImageImmutable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	if out, err := exec.Command("chattr", "+i", path).CombinedOutput(); err != nil {
+		t.Skipf("needs root, and attributes of files in %s: %s", filepath.Dir(path), out)
+	}
+	defer func() { require.NoError(t, exec.Command("chattr", "-i", path).Run()) }()
+	_, err := Open(path, Options{})
+	require.ErrorContains(t, err, "cannot be opened for writing (open it read-only, or take its attributes i and a away with chattr -ia): operation not permitted")
+	c, err := Open(path, Options{ReadOnly: true})
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+}
+
 // TestImageWithRemainder: the bytes beyond the last whole block are no part of the namespace, and stay as they are.
 func TestImageWithRemainder(t *testing.T) {
 	for _, bs := range []int{512, 4096} {

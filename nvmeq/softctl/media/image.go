@@ -72,8 +72,12 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		return nil, err
 	}
 	switch {
-	case err == unix.EACCES || err == unix.EROFS || err == unix.EPERM:
+	case err == unix.EACCES && !opt.ReadOnly:
 		return nil, notWritable(path, "change its permissions", err)
+	case err == unix.EROFS:
+		return nil, notWritable(path, "make its file system writable", err)
+	case err == unix.EPERM && !opt.ReadOnly && st.Mode&unix.S_IFMT == unix.S_IFREG:
+		return nil, notWritable(path, "take its attributes i and a away with chattr -ia", err)
 	case err != nil:
 		return nil, fmt.Errorf("image %q: %w", path, err)
 	}
