@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,7 +55,7 @@ func limitOfTime(dir string) string {
 	return fmt.Sprintf("the kernel kills the daemon of %q after %d s on the CPU: mount it without that limit (ulimit -t unlimited, or LimitCPU of a unit)", dir, limit.Cur)
 }
 
-// limitWords are the words for an error that a limit of the process, or of its control group, is the reason of, with the remedy.
+// limitWords are the words for an error that a limit of the process, or of its control group, is the reason of, or that /proc is missing, with the remedy.
 func limitWords(err error) string {
 	var p *os.PathError
 	switch {
@@ -68,6 +69,8 @@ func limitWords(err error) string {
 		if limit := limitOfMemory(); limit != "" {
 			return ": this process " + limit
 		}
+	case errors.As(err, &p) && strings.HasPrefix(p.Path, "/proc/self/") && errors.Is(err, unix.ENOENT):
+		return ": is /proc there? mount -t proc proc /proc"
 	}
 	return ""
 }

@@ -127,6 +127,30 @@ ls /run/lanefs`, p.bin, img, mnt)
 	fsck(t, img)
 }
 
+// TestWithoutProc: a command that cannot look into /proc says so. A mount that is there goes on without it; nothing but the second signal ends it.
+func TestWithoutProc(t *testing.T) {
+	p := newPlace(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a /proc of its own")
+	}
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	c := exec.Command("unshare", "--mount", "sh", "-c", disktest.LetGo+`"$0" mount --foreground "$1" "$2" 2> "$2.log" &
+until grep -q msg=mounted "$2.log"; do sleep 0.05; done
+mount -t tmpfs tmpfs /proc
+"$0" umount "$2" && exit 1
+echo written > "$2/file"
+kill $!
+until grep -q "cannot be detached" "$2.log"; do sleep 0.05; done
+kill $!
+wait $!`, p.bin, img, mnt)
+	c.Env, c.Dir = p.env, p.dir
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "lanefs: open /proc/self/mountinfo: no such file or directory: is /proc there? mount -t proc proc /proc\n", string(out))
+	fsck(t, img)
+	require.Contains(t, tool(t, "debugfs", "-R", "cat /file", img), "written")
+}
+
 // TestFewDescriptors: the error says which limit it is.
 func TestFewDescriptors(t *testing.T) {
 	p := newPlace(t)
