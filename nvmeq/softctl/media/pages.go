@@ -214,7 +214,7 @@ func (p *pages) makeRoom(n int64) bool {
 	now := time.Now().Unix()
 	for i := range p.chunks {
 		c := &p.chunks[i]
-		if now-c.used.Load() < chunkStale || !c.mu.TryLock() {
+		if ago := now - c.used.Load(); ago >= -chunkStale && ago < chunkStale || !c.mu.TryLock() { // later than now: the clock was set back
 			continue
 		}
 		for _, s := range c.pinned {

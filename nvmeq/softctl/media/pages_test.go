@@ -300,6 +300,13 @@ func TestPagesRefused(t *testing.T) {
 	}
 	require.Equal(t, 1, p.count())
 	require.NotEmpty(t, pages.chunks[1].pinned, "it takes the room of one that is not read")
+	pages.chunks[1].used.Add(24 * 3600)
+	for range 3 {
+		r.read(0, ReadStep)
+		pages.chunks[0].read.Add(chunkSize)
+	}
+	require.Equal(t, 1, p.count())
+	require.NotEmpty(t, pages.chunks[0].pinned, "also of one that was read before the clock was set back")
 	r.pass()
 	require.NoError(t, r.m.Close())
 }
