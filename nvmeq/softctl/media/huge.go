@@ -116,6 +116,10 @@ func (m *Image) mapFile(off, n int64) ([]byte, error) {
 	return unsafe.Slice((*byte)(at), n), nil
 }
 
+// collapseTries: EAGAIN says that some page was just then in other hands, another CPU's list of pages that are new in the cache, or a reader's. What is huge
+// already costs the next try nothing.
+const collapseTries = 4
+
 // collapse has the kernel make huge pages of what b maps of the image from off on, which has no holes: those it would fill. Nothing is done where b is more
 // than a quarter of the memory that the process may have yet.
 func collapse(b []byte, off int64) {
@@ -125,6 +129,10 @@ func collapse(b []byte, off int64) {
 	}
 	from, to := -off&(huge-1), int64(len(b))-(off+int64(len(b)))&(huge-1)
 	if from < to {
-		_ = unix.Madvise(b[from:to], unix.MADV_COLLAPSE)
+		for range collapseTries {
+			if unix.Madvise(b[from:to], unix.MADV_COLLAPSE) != unix.EAGAIN {
+				return
+			}
+		}
 	}
 }
