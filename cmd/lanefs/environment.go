@@ -100,7 +100,7 @@ func warnings(w io.Writer) *slog.Logger {
 
 // newLogger makes the logger of a mount: text, or fields where w is journald's. All layers below get it.
 func newLogger(w io.Writer) *slog.Logger {
-	text := textHandler(w)
+	text := textHandler(newPatientLog(w, func(lost int64) []byte { return []byte("level=WARN msg=" + quoted(lostWords(lost)) + "\n") }))
 	if f, ok := w.(*os.File); ok && toJournal(f, os.Getenv("JOURNAL_STREAM")) {
 		if h, err := newJournalHandler(journalSocket, text); err == nil {
 			return slog.New(h)

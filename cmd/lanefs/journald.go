@@ -40,7 +40,13 @@ func newJournalHandler(socket string, plain slog.Handler) (*journalHandler, erro
 	if err != nil {
 		return nil, err
 	}
-	return &journalHandler{to: c, plain: plain}, nil
+	return &journalHandler{plain: plain, to: newPatientLog(c, func(lost int64) []byte {
+		var b bytes.Buffer
+		journalField(&b, "MESSAGE", lostWords(lost))
+		journalField(&b, "PRIORITY", fmt.Sprint(priority(slog.LevelWarn)))
+		journalField(&b, "SYSLOG_IDENTIFIER", "lanefs")
+		return b.Bytes()
+	})}, nil
 }
 
 func (h *journalHandler) Enabled(ctx context.Context, l slog.Level) bool {

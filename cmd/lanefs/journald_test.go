@@ -38,6 +38,35 @@ func TestJournal(t *testing.T) {
 	require.Contains(t, plain.String(), `level=ERROR msg="it ended" device="/srv/a b.img" lane.no=4`)
 }
 
+// TestJournalStands: a journald that takes nothing holds up an entry once, and has the others when it goes on.
+func TestJournalStands(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	defer l.Close()
+	var plain strings.Builder
+	h, err := newJournalHandler(path, slog.NewTextHandler(&plain, nil))
+	require.NoError(t, err)
+	log := slog.New(h)
+	const entries = 5000 // more than the socket and we keep
+	for n := range entries {
+		log.Info("entry", "n", n)
+	}
+	b := make([]byte, 4096)
+	for got, lost := 0, 0; got+lost < entries; {
+		n, err := l.Read(b)
+		require.NoError(t, err)
+		var k int
+		if _, err := fmt.Sscanf(string(b[:n]), "MESSAGE=%d lines of this log are lost", &k); err == nil {
+			lost += k
+			continue
+		}
+		require.True(t, strings.HasPrefix(string(b[:n]), fmt.Sprintf("MESSAGE=entry n=%d\n", got)), "%s", b[:n])
+		got++
+	}
+	require.Empty(t, plain.String())
+}
+
 // TestToJournal: standard error is journald's only if JOURNAL_STREAM names it.
 func TestToJournal(t *testing.T) {
 	r, w, err := os.Pipe()

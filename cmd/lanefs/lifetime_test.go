@@ -459,6 +459,37 @@ func TestForegroundLogGone(t *testing.T) {
 	fsck(t, img)
 }
 
+// TestForegroundLogStands: a mount works, and ends, while its log is a pipe that nobody reads.
+func TestForegroundLogStands(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	var full [2]int
+	require.NoError(t, unix.Pipe2(full[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	defer unix.Close(full[0])
+	for {
+		if _, err := unix.Write(full[1], make([]byte, 4096)); err != nil {
+			require.Equal(t, unix.EAGAIN, err)
+			break
+		}
+	}
+	_, err := unix.FcntlInt(uintptr(full[1]), unix.F_SETFL, 0)
+	require.NoError(t, err)
+	w := os.NewFile(uintptr(full[1]), "pipe")
+	c := p.command("mount", "--foreground", img, mnt)
+	c.Stderr = w
+	require.NoError(t, c.Start())
+	w.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	defer c.Process.Kill()
+	p.eventually("the mount", func() bool { r, err := p.stat(mnt); return err == nil && r.PID == c.Process.Pid })
+	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), []byte("x"), 0o600))
+	p.ok("umount", mnt)
+	require.NoError(t, <-ended)
+	require.Empty(t, p.leftovers(mnt))
+	fsck(t, img)
+}
+
 // newUserPlace is a place in which commands run as nobody, if the test runs as root. It skips the test where nobody cannot mount.
 func newUserPlace(t *testing.T) *place {
 	t.Helper()
