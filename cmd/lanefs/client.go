@@ -46,15 +46,18 @@ func dial(m *mountinfo.Info) (*daemonConn, error) {
 	if fs.Dead(m.Mountpoint) {
 		return nil, fmt.Errorf("%w: it was killed, or died. lanefs umount %s clears the mount away, and the next mount replays the journal", errNoDaemon, m.Mountpoint)
 	}
+	if len(sockets) == 0 && os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: there is no socket of it in %q, and XDG_RUNTIME_DIR or TMPDIR may have been others when it was mounted", errNoDaemon, lookDirs(os.Geteuid()))
+	}
 	return nil, errNoDaemon
 }
 
 // controlSockets are where the daemon of m may listen: in our own runtime directory, or in that of the user that
 // mounted it. denied: one of them cannot be read.
 func controlSockets(m *mountinfo.Info) (sockets []string, denied bool) {
-	dirs := runDirs(os.Geteuid())
+	dirs := lookDirs(os.Geteuid())
 	if uid := mounter(m); uid >= 0 && uid != os.Geteuid() {
-		dirs = append(dirs, runDirs(uid)...)
+		dirs = append(dirs, lookDirs(uid)...)
 	}
 	for _, dir := range dirs {
 		list, err := os.ReadDir(dir)

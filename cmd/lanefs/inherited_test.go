@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -149,6 +150,43 @@ wait $!`, p.bin, img, mnt)
 	require.Equal(t, "lanefs: open /proc/self/mountinfo: no such file or directory: is /proc there? mount -t proc proc /proc\n", string(out))
 	fsck(t, img)
 	require.Contains(t, tool(t, "debugfs", "-R", "cat /file", img), "written")
+}
+
+// TestOtherRuntimeDirectory: a user's command finds a daemon that was started with another XDG_RUNTIME_DIR or TMPDIR, as by a session that su, ssh or cron
+// know nothing of, in the usual places, and names the variables where it does not.
+func TestOtherRuntimeDirectory(t *testing.T) {
+	p := newUserPlace(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: a /run and a /tmp of its own")
+	}
+	img, mnt, odd := p.image("image", 32), p.mkdir("mnt"), p.mkdir("odd")
+	p.own(img, mnt, odd)
+	c := exec.Command("unshare", "--mount", "bash", "-c", disktest.LetGo+`set -e
+bin=$0 user=$4
+mount -t tmpfs tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+run=/run/user/$4
+mkdir -p -m 755 /run/user
+mkdir -m 700 $run
+chown $4 $run
+as() { local set=$1; shift; setpriv --reuid $user --regid $user --clear-groups env -u XDG_RUNTIME_DIR -u TMPDIR $set "$bin" "$@"; }
+as XDG_RUNTIME_DIR=$run mount "$1" "$2"
+as A=B umount "$2"
+as A=B mount "$1" "$2"
+as TMPDIR="$3" umount "$2"
+as TMPDIR="$3" mount "$1" "$2"
+as A=B umount "$2" && exit 1
+as TMPDIR="$3" umount "$2"`, p.bin, img, mnt, odd, itoa(p.uid()))
+	c.Env, c.Dir = p.env, p.dir
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	require.Contains(t, lines[len(lines)-1], `its daemon does not answer: there is no socket of it in ["/tmp/lanefs-`+itoa(p.uid())+
+		`" "/run/user/`+itoa(p.uid())+`/lanefs"], and XDG_RUNTIME_DIR or TMPDIR may have been others when it was mounted: unmount it with fusermount3 -u`)
+	for _, l := range lines[:len(lines)-1] {
+		require.Contains(t, l, "belongs to uid 0, so you cannot write")
+	}
+	fsck(t, img)
 }
 
 // TestFewDescriptors: the error says which limit it is.

@@ -24,7 +24,7 @@ const previousTimeout = time.Minute
 
 // daemons are the running daemons of the caller's user.
 func daemons() (all []*served) {
-	for _, dir := range runDirs(os.Geteuid()) {
+	for _, dir := range lookDirs(os.Geteuid()) {
 		locks, _ := filepath.Glob(filepath.Join(dir, "*"+lockEnd))
 		for _, path := range locks {
 			if s := readServed(path); s != nil && held(path) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -49,6 +50,22 @@ func runDirs(uid int) []string {
 		dirs = append(dirs, fmt.Sprintf("/run/user/%d/lanefs", uid))
 	}
 	return append(dirs, temporary)
+}
+
+// lookDirs are where a user's daemons are looked for: also those that were started with another XDG_RUNTIME_DIR or TMPDIR than this command has, as after
+// su or in a cron job, if that is where they usually are.
+func lookDirs(uid int) []string {
+	dirs := runDirs(uid)
+	if uid == 0 {
+		return dirs
+	}
+	for _, dir := range []string{fmt.Sprintf("/run/user/%d/lanefs", uid), fmt.Sprintf("/tmp/lanefs-%d", uid)} {
+		var st unix.Stat_t
+		if !slices.Contains(dirs, dir) && unix.Lstat(dir, &st) == nil && int(st.Uid) == uid {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
 }
 
 // checkRunDir refuses a directory that another user made or can write to: in /tmp another user could have been first.
@@ -176,7 +193,7 @@ func claimDead(base string) (release func(), s *served, free bool) {
 			f.Close()
 		}
 	}
-	for _, dir := range runDirs(os.Geteuid()) {
+	for _, dir := range lookDirs(os.Geteuid()) {
 		path := filepath.Join(dir, base+lockEnd)
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if os.IsNotExist(err) {

@@ -62,7 +62,7 @@ func umount(arg string, opt umountOptions, out io.Writer) error {
 	}
 	t, err := dialBegun(m, min(opt.timeout, probeTimeout))
 	if errors.Is(err, errNoDaemon) {
-		return clearDead(m, out)
+		return clearDead(m, err, out)
 	}
 	if err != nil {
 		return err
@@ -181,10 +181,10 @@ func detach(t *daemonConn) error {
 	return err
 }
 
-// clearDead takes away the mount and the files of a daemon that was killed.
-func clearDead(m *mountinfo.Info, out io.Writer) error {
+// clearDead takes away the mount and the files of a daemon that was killed; why is how it does not answer.
+func clearDead(m *mountinfo.Info, why error, out io.Writer) error {
 	if !fs.Dead(m.Mountpoint) {
-		return fmt.Errorf("%q is mounted, but %w: unmount it with fusermount3 -u", m.Mountpoint, errNoDaemon)
+		return fmt.Errorf("%q is mounted, but %w: unmount it with fusermount3 -u", m.Mountpoint, why)
 	}
 	if err := fs.DetachMount(m); err != nil {
 		return fmt.Errorf("%q: its daemon is dead, and the mount it left cannot be cleared: %w", m.Mountpoint, err)
