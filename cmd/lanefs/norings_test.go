@@ -27,6 +27,33 @@ func denyRings() {
 	}
 }
 
+// noExecMemFD has the test binary, being lanefs, forbid itself memfds that could be executed, as vm.memfd_noexec=2 does.
+const noExecMemFD = "LANEFS_TEST_NO_EXEC_MEMFD"
+
+func denyExecMemFD() {
+	if os.Getenv(noExecMemFD) != "" {
+		if err := seccomp.Deny(seccomp.Filter{unix.SYS_MEMFD_CREATE: {Arg: 1, Clear: unix.MFD_NOEXEC_SEAL}}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}
+
+// TestNoExecMemFD: a hardened system (vm.memfd_noexec=2) gives out no memfds that could be executed. A mount needs none, not for its kernels either.
+func TestNoExecMemFD(t *testing.T) {
+	if unix.Access("/proc/sys/vm/memfd_noexec", unix.F_OK) != nil {
+		t.Skip("SKIPPED: the kernel has no memfds that cannot be executed")
+	}
+	p := newPlace(t)
+	image, mnt := p.image("image", 64), p.mkdir("mnt")
+	p.env = append(p.env, noExecMemFD+"=1")
+	p.ok("mount", "--gpu", "host", image, mnt)
+	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), make([]byte, 1<<20), 0o600))
+	p.ok("vram", "ls", mnt)
+	p.ok("umount", mnt)
+	fsck(t, image)
+}
+
 // setting changes a file of the machine's for the time of a test.
 func setting(t *testing.T, path, value string) {
 	t.Helper()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/memfd"
 )
 
 // ipcMessage is what stands in the memfd of a gpu.ExportIPC, in this machine's byte order: it never leaves the machine.
@@ -27,7 +29,7 @@ func (m *ipcMessage) send() (fd int, err error) {
 	for _, w := range m.Handle.Words {
 		b = binary.NativeEndian.AppendUint32(b, w)
 	}
-	if fd, err = unix.MemfdCreate("lanefs-ipc", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+	if fd, err = memfd.New("lanefs-ipc"); err != nil {
 		return -1, err
 	}
 	n, err := unix.Pwrite(fd, b, 0)

@@ -1,23 +1,17 @@
 package host
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/memfd"
 )
 
-// newMemFD makes a memfd of size bytes that can be sealed and not executed.
+// newMemFD makes a memfd of size bytes that can be sealed.
 func newMemFD(name string, size int64) (int, error) {
-	return makeMemFD(name, size, unix.MFD_NOEXEC_SEAL)
-}
-
-func makeMemFD(name string, size int64, exec int) (int, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|exec)
-	if errors.Is(err, unix.EINVAL) {
-		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING) // Linux before 6.3 knows no MFD_*EXEC*
-	}
+	fd, err := memfd.New(name)
 	if err != nil {
 		return -1, fmt.Errorf("host runtime: memfd_create: %w", err)
 	}

@@ -43,7 +43,7 @@ func (r *Runtime) Load(image []byte) (gpu.Module, error) {
 	if err := checkImage(image); err != nil {
 		return nil, err
 	}
-	fd, err := makeMemFD("lanefs-kernels", 0, unix.MFD_EXEC)
+	fd, err := newMemFD("lanefs-kernels", 0)
 	if err != nil {
 		return nil, err
 	}

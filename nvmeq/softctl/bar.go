@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/memfd"
 )
 
 // Register offsets in BAR 0 ([BASE] 3.1.3, [PCIE] 3.1.2).
@@ -72,7 +73,7 @@ func newBAR(queues, stride int) (*barMemory, error) {
 	step := int64(4) << stride
 	need := uint64(doorbells + 2*int64(queues+1)*step)
 	size := max(int64(1)<<bits.Len64(need-1), 16<<10)
-	fd, err := unix.MemfdCreate("nvme-bar0", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := memfd.New("nvme-bar0")
 	if err != nil {
 		return nil, fmt.Errorf("BAR memory: %w", err)
 	}

@@ -105,7 +105,7 @@ static uint32_t offer(lanefs *s, struct gpu *g, uint64_t base, uint64_t size)
 	_Static_assert(sizeof m == LEGACY_MESSAGE, "layout");
 	if (size < PAGE_SIZE || CALL(g, "IpcGetMemHandle", (void *, uint64_t), m.handle, base))
 		return 0;
-	int fd = memfd_create("lanefs-ipc", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int fd = lanefs_memfd("lanefs-ipc");
 	if (fd < 0)
 		return 0;
 	if (write(fd, &m, sizeof m) != sizeof m || lanefs_register(s, fd, LANEFS_LEGACY, 0, size / PAGE_SIZE * PAGE_SIZE, &handle))

@@ -61,6 +61,9 @@ enum { NO_FD = -2 }; /* no descriptor to pass; -1 is an invalid descriptor of th
 
 HIDDEN extern const char lanefs_gone_text[];
 
+/* A memfd that can be sealed, and not be executed; -1: errno says why there is none. */
+HIDDEN int lanefs_memfd(const char *name);
+
 /* Stores the error text of a failed call (NULL: that of errno), sets errno, and returns -1. */
 HIDDEN int lanefs_fail(int code, const char *text);
 

@@ -55,6 +55,16 @@ const char lanefs_gone_text[] = "the mount's daemon has gone";
 static _Thread_local char error_text[MAX_MESSAGE];
 static _Thread_local int of_gpu;
 
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U /* Linux 6.3; vm.memfd_noexec=2 asks for it */
+#endif
+
+int lanefs_memfd(const char *name)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	return fd < 0 && errno == EINVAL ? memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
+}
+
 const char *lanefs_error(void) { return error_text; }
 
 int lanefs_fail(int code, const char *text)

@@ -42,7 +42,7 @@ lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 	pthread_mutex_init(&o->turn, NULL);
 	pthread_cond_init(&o->moved, NULL);
 	o->pid = getpid();
-	int fd = memfd_create("lanefs-stage", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int fd = lanefs_memfd("lanefs-stage");
 	if (fd < 0 || ftruncate(fd, (off_t)st->size) ||
 	    (st->data = mmap(NULL, st->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED) {
 		lanefs_fail(errno, NULL);

@@ -15,7 +15,7 @@ import (
 // daemon.
 func TestImports(t *testing.T) {
 	const module = "github.com/lanefs/lanefs/"
-	allowed := map[string]bool{"fs/share/wire": true, "gpu": true}
+	allowed := map[string]bool{"fs/share/wire": true, "gpu": true, "gpu/memfd": true}
 	dirs := []string{"."} // without device: purego has what imports it linked to libc
 	for path := range allowed {
 		dirs = append(dirs, "../../"+path)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/memfd"
 )
 
 // Stage moves many pieces of a file into slices and out of them, by one call: memory that the daemon does not know. The pieces
@@ -74,7 +75,7 @@ func (s *Session) NewStage(o StageOptions) (g *Stage, err error) {
 		}
 	}()
 	n := stageParts * each
-	if g.fd, err = unix.MemfdCreate("lanefs-stage", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+	if g.fd, err = memfd.New("lanefs-stage"); err != nil {
 		return g, err
 	}
 	if err = unix.Ftruncate(g.fd, n); err != nil {

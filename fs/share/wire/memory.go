@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/memfd"
 )
 
 // Slots is the number of words of a notice board. A connection can have one handle less at once, since 0 is not a handle.
@@ -23,7 +25,7 @@ type Shared struct {
 
 // NewShared makes shared memory of n bytes, sealed against changes of its size. With readOnly other processes cannot write to it.
 func NewShared(name string, n int, readOnly bool) (*Shared, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := memfd.New(name)
 	if err != nil {
 		return nil, fmt.Errorf("memfd_create: %w", err)
 	}

@@ -118,6 +118,6 @@ def _export_ipc(hsa, at):
     p = hsa.info(at)
     handle = ctypes.create_string_buffer(32)
     hsa.do("hsa_amd_ipc_memory_create", ctypes.c_void_p(p.base), ctypes.c_size_t(p.bytes), handle)
-    fd = os.memfd_create("lanefs-ipc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = w.memfd("lanefs-ipc")
     os.write(fd, _MESSAGE.pack(_MAGIC, p.bytes, handle.raw))
     return fd, at.value - p.base

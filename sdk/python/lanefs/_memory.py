@@ -158,7 +158,7 @@ class Buffer:
             return
         size = -(-size // session.granule) * session.granule
         if session.kind == w.MEMFD:
-            fd = os.memfd_create("lanefs-buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            fd = w.memfd("lanefs-buffer")
             kind, offset, memory = w.MEMFD, 0, None
         else:
             driver = Driver.of(session.runtime, session.device)

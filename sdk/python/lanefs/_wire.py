@@ -1,6 +1,7 @@
 """The share protocol, version 1 (docs/SPEC.md). All numbers are little-endian."""
 
 import ctypes
+import errno
 import mmap
 import os
 import struct
@@ -65,6 +66,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype, _libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
+
+
+def memfd(name):
+    """A memfd that can be sealed, and not be executed: vm.memfd_noexec=2 asks for that."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | 8)  # MFD_NOEXEC_SEAL
+    except OSError as e:
+        if e.errno != errno.EINVAL:
+            raise
+        return os.memfd_create(name, flags)  # Linux before 6.3
 
 
 def mapped(fd, size, prot, offset=0):

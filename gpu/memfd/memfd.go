@@ -1,0 +1,19 @@
+// Package memfd makes memory that is a file (memfd_create(2)), to be sealed and passed to other processes.
+package memfd
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// New makes an empty memfd that can be sealed. It cannot be executed as a program, for which the kernel's setting vm.memfd_noexec=2 asks; to map it
+// executable, as a loader does, is another matter.
+func New(name string) (fd int, err error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) {
+		fd, err = unix.MemfdCreate(name, flags) // Linux before 6.3
+	}
+	return fd, err
+}
