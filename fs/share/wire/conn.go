@@ -81,6 +81,10 @@ func ParseRights(oob []byte) (all []int, err error) {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	for i := range messages {
+		if n := len(messages[i].Data); n%4 != 0 { // ParseUnixRights panics
+			err = fmt.Errorf("%w: descriptors in %d bytes", ErrMalformed, n)
+			continue
+		}
 		fds, bad := unix.ParseUnixRights(&messages[i])
 		if bad != nil {
 			err = fmt.Errorf("%w: %w", ErrMalformed, bad)

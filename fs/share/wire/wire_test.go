@@ -83,6 +83,7 @@ func FuzzDecode(f *testing.F) {
 
 func FuzzRights(f *testing.F) {
 	f.Add([]byte{16, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0})
+	f.Add([]byte{18, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0}) // half a descriptor
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// Only parsed: the numbers are not descriptors of this process.
 		all, _ := ParseRights(b)
