@@ -100,7 +100,7 @@ func New(s *disk.Superblock, ino uint32, n *disk.Inode) (*Dir, error) {
 	case n.Flags&disk.FlInlineData != 0:
 		return nil, fmt.Errorf("%s: its entries are inside the inode", what)
 	case n.Flags&(disk.FlEncrypt|disk.FlCasefold) != 0:
-		return nil, fmt.Errorf("%s: encrypted and case-insensitive directories are not supported", what)
+		return nil, disk.Corrupt(what, "inode has flags %#x, of encrypted or case-insensitive directories, and the volume has none", n.Flags)
 	}
 	return describe(s, ino, n.Generation), nil
 }

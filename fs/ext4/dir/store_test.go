@@ -137,3 +137,11 @@ func newDir(t testing.TB, sb *disk.Superblock) (*Dir, *memStore) {
 	require.NoError(t, d.Init(s, 2))
 	return d, s
 }
+
+// TestForeignFlags: volumes with encrypted or case-insensitive directories are refused, so the flag of one is damage, as for e2fsck.
+func TestForeignFlags(t *testing.T) {
+	for _, flag := range []uint32{disk.FlEncrypt, disk.FlCasefold} {
+		_, err := New(&disk.Superblock{LogBlockSize: 2}, testIno, &disk.Inode{Mode: disk.ModeDir | 0o755, Flags: flag})
+		require.ErrorAs(t, err, new(*disk.CorruptError))
+	}
+}
