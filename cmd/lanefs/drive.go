@@ -40,7 +40,7 @@ func spareRuntime(rt gpu.Runtime) func() (gpu.Runtime, error) {
 	if rt.Facts().CallerDriven {
 		return nil
 	}
-	return func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
+	return func() (gpu.Runtime, error) { return openHost(host.Options{}) }
 }
 
 // gpuTransfer is what a command of the software controller carries at most into a GPU's memory, in bytes. One of this size is
@@ -61,7 +61,7 @@ func openController(cfg *mountConfig, beside *drive, log *slog.Logger) (c drive,
 		return c, err
 	}
 	if cfg.cpuLanes() > 0 && !c.rt.Facts().CallerDriven && c.cpu == nil {
-		if c.cpu, err = host.Open(host.Options{}); err != nil {
+		if c.cpu, err = openHost(host.Options{}); err != nil {
 			return c, err
 		}
 	}

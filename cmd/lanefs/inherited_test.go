@@ -215,6 +215,9 @@ func TestDaemonDies(t *testing.T) {
 		require.NotContains(t, f, lockEnd)
 		require.NotContains(t, f, socketEnd)
 	}
+	p.env[len(p.env)-1] = dieMounted + "=panic" // with the log in its usual place
+	require.Regexp(t, `the daemon died before the mount answered: panic: planted.*; its log is "/`, p.fails("mount", img, mnt))
+	require.False(t, p.mounted(mnt))
 	p.env = p.env[:len(p.env)-1]
 	p.ok("mount", img, mnt)
 	p.ok("umount", mnt)
@@ -229,7 +232,9 @@ func TestDaemonDies(t *testing.T) {
 const dieMounted = "LANEFS_TEST_DIE_MOUNTED"
 
 func dieWhenMounted() {
-	if os.Getenv(dieMounted) != "" && os.Getenv(daemonEnv) != "" {
+	if os.Getenv(dieMounted) == "panic" && os.Getenv(daemonEnv) != "" {
+		beforeAnswer = func() { panic("planted") }
+	} else if os.Getenv(dieMounted) != "" && os.Getenv(daemonEnv) != "" {
 		beforeAnswer = func() { _ = syscall.Kill(os.Getpid(), unix.SIGABRT); select {} }
 	}
 }

@@ -27,12 +27,16 @@ func denyRings() {
 	}
 }
 
-// noExecMemFD has the test binary, being lanefs, forbid itself memfds that could be executed, as vm.memfd_noexec=2 does.
+// noExecMemFD has the test binary, being lanefs, forbid itself memfds that could be executed, as vm.memfd_noexec=2 does; "all" forbids all.
 const noExecMemFD = "LANEFS_TEST_NO_EXEC_MEMFD"
 
 func denyExecMemFD() {
 	if os.Getenv(noExecMemFD) != "" {
-		if err := seccomp.Deny(seccomp.Filter{unix.SYS_MEMFD_CREATE: {Arg: 1, Clear: unix.MFD_NOEXEC_SEAL}}); err != nil {
+		rule := seccomp.Rule{Arg: 1, Clear: unix.MFD_NOEXEC_SEAL}
+		if os.Getenv(noExecMemFD) == "all" {
+			rule = seccomp.Rule{}
+		}
+		if err := seccomp.Deny(seccomp.Filter{unix.SYS_MEMFD_CREATE: rule}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -52,6 +56,16 @@ func TestNoExecMemFD(t *testing.T) {
 	p.ok("vram", "ls", mnt)
 	p.ok("umount", mnt)
 	fsck(t, image)
+}
+
+// TestNoMemFD: without memfds there is no runtime for the lanes, which is an error like others. Before, the daemon crashed.
+func TestNoMemFD(t *testing.T) {
+	p := newPlace(t)
+	image, mnt := p.image("image", 64), p.mkdir("mnt")
+	p.env = append(p.env, noExecMemFD+"=all")
+	for _, gpu := range []string{"auto", "host"} {
+		require.Contains(t, p.fails("mount", "--gpu", gpu, image, mnt), "host runtime: memfd_create: operation not permitted")
+	}
 }
 
 // setting changes a file of the machine's for the time of a test.

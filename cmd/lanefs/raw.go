@@ -92,7 +92,7 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { files.release(err != nil && d.srv != nil) }()
+	defer files.end(func() bool { return err != nil && d.srv != nil })
 	if d.stack, err = openDevice(cfg, d.log); err != nil {
 		return err
 	}

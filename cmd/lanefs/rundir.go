@@ -214,6 +214,15 @@ func claimDead(base string) (release func(), s *served, free bool) {
 	return release, s, true
 }
 
+// end, deferred, is release when a mount returns. When it panics the files stay: Go's runtime is about to write why to the log, and the command that waits for
+// the daemon, or the next mount, takes the others away.
+func (r *runFiles) end(keepLog func() bool) {
+	if p := recover(); p != nil {
+		panic(p)
+	}
+	r.release(keepLog())
+}
+
 // release removes what the mount left, and the lock last. Only the first call does anything: after it the files may be
 // another daemon's.
 func (r *runFiles) release(keepLog bool) {

@@ -38,6 +38,15 @@ func opened[T gpuRuntime](rt T, err error) (gpuRuntime, error) {
 	return rt, nil
 }
 
+// openHost opens the host runtime; after an error the interface is nil, too.
+func openHost(o host.Options) (gpu.Runtime, error) {
+	rt, err := host.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	return rt, nil
+}
+
 // openRuntime opens what --gpu names. Where another function's BAR is the device memory, that is the host runtime.
 func (c *drive) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
 	if cfg.VRAM == "" {
@@ -56,7 +65,7 @@ func (c *drive) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
 	if c.bar, err = openBARMemory(cfg, log); err != nil {
 		return err
 	}
-	rt, err := host.Open(host.Options{Bank: c.bar.bank()})
+	rt, err := openHost(host.Options{Bank: c.bar.bank()})
 	if err != nil {
 		return err
 	}
@@ -98,7 +107,7 @@ func openOne(name, which string, several bool, log *slog.Logger) (gpu.Runtime, e
 		if several {
 			o.Device = "host:" + which
 		}
-		return host.Open(o)
+		return openHost(o)
 	}
 	for _, g := range gpus {
 		if g.name == name {
@@ -111,7 +120,7 @@ func openOne(name, which string, several bool, log *slog.Logger) (gpu.Runtime, e
 // openNamed opens what --gpu names. auto takes a GPU if there is one that works, else the CPU, and says why.
 func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 	if name == "host" {
-		return host.Open(host.Options{})
+		return openHost(host.Options{})
 	}
 	auto := name == "auto" || name == ""
 	var why []string
@@ -132,7 +141,7 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 		return nil, fmt.Errorf("--gpu %q: want auto, host, hip or cuda", name)
 	}
 	onCPU(log, strings.Join(why, "; "))
-	return host.Open(host.Options{})
+	return openHost(host.Options{})
 }
 
 // onCPU logs why auto takes no GPU.

@@ -53,7 +53,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { files.release(err != nil && d.srv != nil) }()
+	defer files.end(func() bool { return err != nil && d.srv != nil })
 	opening := tellEvery(tellInterval, env.progress)
 	var opened atomic.Bool
 	d.stack, err = openStack(cfg, d.log, func(p ext4.Progress) {
