@@ -25,11 +25,12 @@ const stageParts = 8
 
 // stage is the parts. Its zero value has none.
 type stage struct {
-	mu   sync.Mutex
-	free sync.Cond // a part was given back; its lock is mu
-	idle []*Part   // protected by mu
-	made int       // protected by mu: those that exist, idle or not
-	lost []*Part   // protected by mu: those of made that a copy may still use
+	mu     sync.Mutex
+	free   sync.Cond // a part was given back, or the next may be made; its lock is mu
+	idle   []*Part   // protected by mu
+	made   int       // protected by mu: those that exist, idle or not
+	lost   []*Part   // protected by mu: those of made that a copy may still use
+	making bool      // protected by mu: a caller makes one, without mu
 }
 
 // Part is a part of the stage: PartSize bytes of host memory, of one caller until Give.
@@ -42,7 +43,8 @@ type Part struct {
 // Staged says whether transfers of m pass through the stage: its Slice must not be used.
 func (m *Memory) Staged() bool { return m.pool != nil }
 
-// Part takes a part of the stage of m's pool. It waits for one that is not in use: their users wait for the device and the copy engine only.
+// Part takes a part of the stage of m's pool. It waits for one that is not in use, or for one to be made: their users wait for the device and the
+// copy engine only. Who makes one holds up nobody who gives one back or finds one, for that takes long: the runtime allocates, and the IOMMU maps.
 func (m *Memory) Part() (*Part, error) {
 	s := &m.pool.stage
 	s.mu.Lock()
@@ -52,21 +54,38 @@ func (m *Memory) Part() (*Part, error) {
 		if len(s.lost) == stageParts {
 			return nil, errors.New("all of the stage is lost to copies that did not end")
 		}
-		if s.made < stageParts {
-			q, err := m.pool.makePart()
-			if err == nil {
-				s.made++
-				return q, nil
-			}
-			if s.made == len(s.lost) { // nobody will give one back
-				return nil, err
-			}
+		if s.made == stageParts || s.making {
+			s.free.Wait()
+			continue
 		}
-		s.free.Wait()
+		q, err := s.makeLocked(m.pool)
+		if err == nil {
+			s.made++
+			s.free.Signal() // the next one
+			return q, nil
+		}
+		if s.made == len(s.lost) { // nobody will give one back
+			s.free.Signal() // who hears it likewise
+			return nil, err
+		}
+		if len(s.idle) == 0 {
+			s.free.Wait()
+		}
 	}
 	q := s.idle[len(s.idle)-1]
 	s.idle = s.idle[:len(s.idle)-1]
 	return q, nil
+}
+
+// makeLocked makes a part. It gives mu up meanwhile.
+func (s *stage) makeLocked(p *Pool) (*Part, error) {
+	s.making = true
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.making = false
+	}()
+	return p.makePart()
 }
 
 func (p *Pool) makePart() (*Part, error) {

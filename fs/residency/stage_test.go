@@ -23,12 +23,18 @@ type scarce struct {
 	gpu.Runtime
 	left, made int
 	imports    int
+	asked      atomic.Int32
+	before     func() // each allocation of pinned memory
 }
 
 var errScarce = errors.New("no more pinned memory")
 
 func (s *scarce) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 	if kind == gpu.HostPinned {
+		s.asked.Add(1)
+		if s.before != nil {
+			s.before()
+		}
 		if s.left == 0 {
 			return nil, errScarce
 		}
@@ -239,6 +245,120 @@ func TestScarceParts(t *testing.T) {
 		q, err = m.Part()
 		require.NoError(t, err)
 		q.Give()
+	})
+}
+
+// TestPartsWhileOneIsMade: who makes a part, which takes long, holds up nobody who gives one back or finds one.
+func TestPartsWhileOneIsMade(t *testing.T) {
+	_, m, s, _, _ := newFar(t, 2)
+	first, err := m.Part()
+	require.NoError(t, err)
+	s.before = func() {
+		meanwhile := make(chan error)
+		go func() {
+			first.Give()
+			q, err := m.Part()
+			if err == nil {
+				q.Give()
+			}
+			meanwhile <- err
+		}()
+		select {
+		case err := <-meanwhile:
+			require.NoError(t, err)
+		case <-time.After(time.Minute):
+			panic("they wait for the part that is made")
+		}
+	}
+	second, err := m.Part()
+	require.NoError(t, err)
+	require.NotSame(t, first, second)
+	second.Give()
+	require.Equal(t, 2, s.made)
+}
+
+// TestPartsAtOnce: of callers at once each gets a part of its own, or, if it cannot be made, what another gives back or the error; no more are made than there
+// may be, one after the other.
+func TestPartsAtOnce(t *testing.T) {
+	_, m, s, _, _ := newFar(t, 3)
+	synctest.Test(t, func(t *testing.T) {
+		token := make(chan struct{})
+		s.before = func() { <-token }
+		makes := func() { token <- struct{}{}; synctest.Wait() }
+		all := take(m, 4)
+		var owned []*Part
+		for i := range 3 {
+			require.EqualValues(t, i+1, s.asked.Load(), "one at a time")
+			require.Empty(t, all)
+			makes()
+			got := <-all
+			require.NoError(t, got.err)
+			require.False(t, slices.Contains(owned, got.q))
+			owned = append(owned, got.q)
+		}
+		require.EqualValues(t, 4, s.asked.Load())
+		makes() // fails
+		late := take(m, 2)
+		require.EqualValues(t, 5, s.asked.Load())
+		makes() // fails
+		require.EqualValues(t, 5, s.asked.Load(), "who waits does not try again and again")
+		require.Empty(t, all)
+		require.Empty(t, late)
+		for range 3 {
+			owned[0].Give()
+			synctest.Wait()
+			require.Equal(t, 1, len(all)+len(late))
+			select {
+			case got := <-all:
+				require.Equal(t, taken{owned[0], nil}, got)
+			case got := <-late:
+				require.Equal(t, taken{owned[0], nil}, got)
+			}
+		}
+
+		all = take(m, 1)
+		require.EqualValues(t, 6, s.asked.Load())
+		owned[0].Give() // while another is made, which fails
+		synctest.Wait()
+		require.Empty(t, all)
+		makes()
+		require.Equal(t, taken{owned[0], nil}, <-all)
+		for _, q := range owned {
+			q.Give()
+		}
+	})
+}
+
+// TestNoParts: where none can be made and nobody has one, all callers hear why.
+func TestNoParts(t *testing.T) {
+	_, m, s, _, _ := newFar(t, 0)
+	synctest.Test(t, func(t *testing.T) {
+		token := make(chan struct{})
+		s.before = func() { <-token }
+		all := take(m, 3)
+		for range 3 {
+			require.Empty(t, all)
+			token <- struct{}{}
+			synctest.Wait()
+			require.ErrorIs(t, (<-all).err, errScarce)
+		}
+		require.EqualValues(t, 3, s.asked.Load())
+	})
+}
+
+// TestManyParts: callers at once make no more parts than there may be.
+func TestManyParts(t *testing.T) {
+	_, m, s, _, _ := newFar(t, 100)
+	synctest.Test(t, func(t *testing.T) {
+		all := take(m, 2*stageParts)
+		require.Len(t, all, stageParts)
+		for range 2 * stageParts {
+			got := <-all
+			require.NoError(t, got.err)
+			got.q.Give()
+			synctest.Wait()
+		}
+		require.Equal(t, stageParts, s.made)
 	})
 }
 
