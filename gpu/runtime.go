@@ -14,6 +14,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -129,6 +130,9 @@ type Stream interface {
 	Wait(timeout time.Duration) error
 	Close() error
 }
+
+// ErrNotBegun is in the error of a copy that the device was not given: it uses no memory.
+var ErrNotBegun = errors.New("it was not begun")
 
 // Marker is a Stream that stores a word when everything queued before has ended and its effects can be seen. Whoever waits looks at the word,
 // and calls no driver, whose calls wait for one another.

@@ -12,7 +12,8 @@ import (
 // stage, host memory that the drive reaches, and a copy engine moves them on. The stage's parts are taken one by one, so that the drive
 // fills one while another is copied.
 
-// Copier copies n bytes between two addresses of the pool's runtime, and returns when they have arrived.
+// Copier copies n bytes between two addresses of the pool's runtime, and returns when they have arrived. After an error the copy may still be under way,
+// unless that is gpu.ErrNotBegun.
 type Copier interface {
 	Copy(dst, src gpu.Addr, n int64) error
 }
@@ -100,8 +101,8 @@ func (p *Pool) makePart() (*Part, error) {
 	return &Part{Memory: &Memory{mem: g, buf: b, host: g.Host()}, p: p}, nil
 }
 
-// Give gives the part back. One of which a copy has failed is not used again: the copy may still be under way, and the part's next bytes are
-// another program's.
+// Give gives the part back. One of which a copy has failed after it was begun is not used again: the copy may still be under way, and the part's next
+// bytes are another program's.
 func (q *Part) Give() {
 	s := &q.p.stage
 	s.mu.Lock()
@@ -130,7 +131,7 @@ func (q *Part) copy(m *Memory, at, n int, dst, src gpu.Addr) error {
 		return err
 	}
 	if err := q.p.c.Copier.Copy(dst, src, int64(n)); err != nil {
-		q.lost = true
+		q.lost = q.lost || !errors.Is(err, gpu.ErrNotBegun)
 		return fmt.Errorf("between the stage and device memory: %w", err)
 	}
 	m.pool.staged.Add(int64(n))

@@ -3,6 +3,7 @@ package residency
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -161,7 +162,7 @@ func TestParts(t *testing.T) {
 	})
 }
 
-// TestLostParts: a part whose copy has failed is nobody's any more, and with the last one who waits is told. What was refused, and moved nothing, loses none.
+// TestLostParts: a part whose copy has failed is nobody's any more, and with the last one who waits is told. What was refused or not begun, and moved nothing, loses none.
 func TestLostParts(t *testing.T) {
 	_, m, s, _, c := newFar(t, 100)
 	synctest.Test(t, func(t *testing.T) {
@@ -173,6 +174,11 @@ func TestLostParts(t *testing.T) {
 		c.fails.Store(&bad)
 		require.NoError(t, q.To(m, int(m.Size()), 0, 0), "nothing needs no copy")
 		require.Zero(t, c.calls.Load())
+		unbegun := fmt.Errorf("%w: no stream", gpu.ErrNotBegun)
+		c.fails.Store(&unbegun)
+		require.ErrorIs(t, q.To(m, 0, 0, 1), unbegun)
+		require.ErrorIs(t, q.From(m, 0, 0, 1), unbegun)
+		c.fails.Store(&bad)
 		q.Give()
 		again, err := m.Part()
 		require.NoError(t, err)
@@ -194,7 +200,10 @@ func TestLostParts(t *testing.T) {
 			if i%2 == 1 {
 				copied = q.From
 			}
+			c.fails.Store(&bad)
 			require.ErrorIs(t, copied(m, 0, 0, 10), bad)
+			c.fails.Store(&unbegun)
+			require.ErrorIs(t, copied(m, 0, 0, 10), unbegun)
 			q.Give()
 			synctest.Wait()
 		}

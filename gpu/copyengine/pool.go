@@ -2,6 +2,7 @@ package copyengine
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -19,11 +20,12 @@ type Pool struct {
 // poolStreams is how many copies run at once.
 const poolStreams = 4
 
-// Copy copies n bytes from src to dst, addresses of rt, and returns when they have arrived. All calls have the same rt, until Forget.
+// Copy copies n bytes from src to dst, addresses of rt, and returns when they have arrived. All calls have the same rt, until Forget. Where rt makes no
+// stream the error is gpu.ErrNotBegun.
 func (p *Pool) Copy(rt gpu.Runtime, dst, src gpu.Addr, n int64) error {
 	s, err := p.take(rt)
 	if err != nil {
-		return err
+		return fmt.Errorf("a stream for a copy: %w: %w", gpu.ErrNotBegun, err)
 	}
 	defer p.give(s)
 	if err := s.Copy(dst, src, n); err != nil {
@@ -32,7 +34,7 @@ func (p *Pool) Copy(rt gpu.Runtime, dst, src gpu.Addr, n int64) error {
 	return s.Wait(copyTimeout)
 }
 
-// take gives a stream of its own to a copy.
+// take gives a stream of its own to a copy. Where no more can be made it waits for one that there is.
 func (p *Pool) take(rt gpu.Runtime) (gpu.Stream, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,8 +44,11 @@ func (p *Pool) take(rt gpu.Runtime) (gpu.Stream, error) {
 			s, err := rt.NewStream()
 			if err == nil {
 				p.made++
+				return s, nil
 			}
-			return s, err
+			if p.made == 0 {
+				return nil, err
+			}
 		}
 		p.free.Wait()
 	}

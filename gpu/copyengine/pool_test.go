@@ -2,8 +2,10 @@ package copyengine
 
 import (
 	"bytes"
+	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,6 +36,71 @@ func TestPool(t *testing.T) {
 	require.LessOrEqual(t, p.made, poolStreams)
 	require.Len(t, p.idle, p.made)
 	require.Error(t, p.Copy(rt, m.Addr(), 0, n), "an address that is not memory")
+	require.NoError(t, p.Close())
+	require.NoError(t, m.Close())
+	require.NoError(t, rt.Close(), "the runtime finds leaks")
+}
+
+// scarce is a runtime that makes so many streams.
+type scarce struct {
+	gpu.Runtime
+	left int
+}
+
+var errScarce = errors.New("no more streams")
+
+func (s *scarce) NewStream() (gpu.Stream, error) {
+	if s.left == 0 {
+		return nil, errScarce
+	}
+	s.left--
+	return s.Runtime.NewStream()
+}
+
+// Where there is no stream for a copy it waits for one that another copy has, and else is not begun, which is not for good.
+func TestPoolScarce(t *testing.T) {
+	rt, err := cpu.Open(cpu.Options{})
+	require.NoError(t, err)
+	m, err := rt.Alloc(gpu.HostMapped, 4096)
+	require.NoError(t, err)
+	s := &scarce{Runtime: rt}
+	var p Pool
+	copies := func() error { return p.Copy(s, m.Addr()+8, m.Addr(), 8) }
+	for range poolStreams + 1 {
+		err := copies()
+		require.ErrorIs(t, err, errScarce)
+		require.ErrorIs(t, err, gpu.ErrNotBegun)
+	}
+	for _, most := range []int{1, poolStreams} {
+		s.left = most - p.made
+		if most == poolStreams {
+			s.left = 100
+		}
+		synctest.Test(t, func(t *testing.T) {
+			var mine []gpu.Stream
+			for range most {
+				stream, err := p.take(s)
+				require.NoError(t, err)
+				mine = append(mine, stream)
+			}
+			all := make(chan error, 2)
+			for range 2 {
+				go func() { all <- copies() }()
+			}
+			synctest.Wait()
+			require.Empty(t, all, "all streams are others'")
+			p.give(mine[0])
+			require.NoError(t, <-all)
+			require.NoError(t, <-all)
+			for _, stream := range mine[1:] {
+				p.give(stream)
+			}
+			require.Equal(t, most, p.made)
+		})
+	}
+	err = p.Copy(s, m.Addr(), 0, 8)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, gpu.ErrNotBegun)
 	require.NoError(t, p.Close())
 	require.NoError(t, m.Close())
 	require.NoError(t, rt.Close(), "the runtime finds leaks")
