@@ -80,6 +80,15 @@ func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
 	close(r.ready)
 	h := &Hold{p: p, r: r}
 	r.holds[h] = true
+	if err := m.fill(n, load); err != nil {
+		h.Release()
+		return nil, err
+	}
+	return h, nil
+}
+
+// fill has load fill the first n bytes, or nil none. The rest, which may be bytes of another file, becomes zero.
+func (m *Memory) fill(n int64, load func(*Memory) error) (err error) {
 	from := int64(0)
 	if load != nil {
 		err, from = load(m), n
@@ -88,11 +97,7 @@ func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
 		err = m.Zero(int(from), int(m.Size()-from))
 	}
 	m.zero.Store(false)
-	if err != nil {
-		h.Release()
-		return nil, err
-	}
-	return h, nil
+	return err
 }
 
 // Import makes a Memory of memory that a program has exported. The caller closes it.

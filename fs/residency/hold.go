@@ -50,7 +50,7 @@ func (h *Hold) Release() {
 		p.mu.Unlock()
 		return
 	}
-	if r.listed && r.gen == r.now && r.err == nil && !p.closed {
+	if r.listed && r.gen == r.now && !p.closed {
 		r.idle = p.idle.PushBack(r)
 		p.mu.Unlock()
 		return

@@ -106,23 +106,16 @@ func (p *Pool) holdLocked(r *fileRange, w Want) *Hold {
 func (p *Pool) load(r *fileRange, w Want) {
 	m, err := p.take(r.n)
 	if err == nil {
-		m.read.Store(0)
 		p.mu.Lock()
-		r.loading = m
+		r.mem, r.size = m, m.Size()
 		p.mu.Unlock()
-		if err = w.Load(m); err == nil {
-			err = m.Zero(int(r.n), int(m.Size()-r.n)) // it may hold bytes of another file
-		}
-		m.zero.Store(false)
+		err = m.fill(r.n, w.Load)
 	}
 	p.mu.Lock()
-	r.mem, r.err, r.loading = m, err, nil
-	if m != nil {
-		r.size = m.Size()
-	}
-	if err != nil {
+	if r.err = err; err != nil {
 		p.unlistLocked(r)
 	} else {
+		m.read.Store(r.n)
 		p.count.loads++
 		p.count.loaded += r.n
 	}

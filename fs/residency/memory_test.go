@@ -3,6 +3,7 @@ package residency
 import (
 	"bytes"
 	"errors"
+	"math"
 	"syscall"
 	"testing"
 
@@ -81,6 +82,7 @@ func TestMemory(t *testing.T) {
 				m.mem, m.host = &fake{host: content, size: size, keeper: k}, content
 			}
 			require.True(t, m.PutsAll())
+			require.Equal(t, byCPU, m.Addressable())
 			require.NoError(t, m.Put(5, []byte("abc")))
 			copy(want[5:], "abc")
 			require.NoError(t, m.Zero(10, 2<<20+3))
@@ -94,7 +96,7 @@ func TestMemory(t *testing.T) {
 			require.NoError(t, m.Get(4, got))
 			require.Equal(t, want[4:8], got)
 
-			for _, r := range [][2]int{{-1, 1}, {size, 1}, {size - 1, 2}, {0, size + 1}, {1 << 62, 1}} {
+			for _, r := range [][2]int{{-1, 1}, {size, 1}, {size - 1, 2}, {0, size + 1}, {math.MaxInt, 1}} {
 				b := make([]byte, r[1])
 				require.ErrorIs(t, m.Put(r[0], b), syscall.EINVAL, r)
 				require.ErrorIs(t, m.Get(r[0], b), syscall.EINVAL, r)

@@ -13,39 +13,32 @@ type Key struct {
 
 // fileRange is a resident range of a file. Fields are protected by Pool.mu unless they are fixed.
 type fileRange struct {
-	key     Key // fixed, as are name, off and n
-	name    string
-	off     int64 // in the file
-	n       int64
-	end     int64 // changes before this offset touch the range: off+n, or MaxInt64 if it goes to the end of the file
-	size    int64 // of the memory
-	mem     *Memory
-	gen     uint64 // the generation at which it was read
-	now     uint64 // the present generation of its bytes
-	holds   map[*Hold]bool
-	idle    *list.Element
-	listed  bool          // in files
-	loading *Memory       // what a load that is under way reads into, else nil
-	ready   chan struct{} // closed when mem or err is set
-	err     error         // of the load; fixed once ready
+	key    Key // fixed, as are name, off and n
+	name   string
+	off    int64 // in the file
+	n      int64
+	end    int64   // changes before this offset touch the range: off+n, or MaxInt64 if it goes to the end of the file
+	size   int64   // of the memory
+	mem    *Memory // nil before the load has some
+	gen    uint64  // the generation at which it was read
+	now    uint64  // the present generation of its bytes
+	holds  map[*Hold]bool
+	idle   *list.Element
+	listed bool          // in files
+	ready  chan struct{} // closed when mem has the bytes, or err is set
+	err    error         // of the load; fixed once ready
 }
 
 // readLocked is how many of its bytes are read.
 func (r *fileRange) readLocked() int64 {
-	switch {
-	case r.mem != nil:
-		return r.n
-	case r.loading != nil:
-		return min(r.loading.read.Load(), r.n)
+	if r.mem == nil {
+		return 0
 	}
-	return 0
+	return r.mem.read.Load()
 }
 
 // unlistLocked removes r from the tables: enter does not find it, and Changed does not see it.
 func (p *Pool) unlistLocked(r *fileRange) {
-	if !r.listed {
-		return
-	}
 	r.listed = false
 	delete(p.files[r.key.Ino], r)
 	if len(p.files[r.key.Ino]) == 0 {

@@ -9,9 +9,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
@@ -113,6 +115,7 @@ func TestNoRange(t *testing.T) {
 	h, err := p.Alloc(p.Size(), nil)
 	require.NoError(t, err, "all of it")
 	h.Release()
+	require.Zero(t, p.Stats().Used, "private memory is nobody else's")
 }
 
 // TestClosed: a pool that is closed gives nothing more; what is held then goes with its holder.
@@ -220,10 +223,21 @@ func TestWhoShares(t *testing.T) {
 	private.Release()
 }
 
-// bell counts its signals.
-type bell struct{ n int }
+// bell counts its signals, which come without the pool's lock.
+type bell struct {
+	p    *Pool
+	n    int
+	held bool
+}
 
-func (b *bell) Signal() { b.n++ }
+func (b *bell) Signal() {
+	b.n++
+	if !b.p.mu.TryLock() {
+		b.held = true
+		return
+	}
+	b.p.mu.Unlock()
+}
 
 // TestWhatAChangeTouches: holders of bytes that have changed hear of it, once by a signal and of each range by its generation; others do not. Ranges that nobody holds go.
 func TestWhatAChangeTouches(t *testing.T) {
@@ -235,7 +249,7 @@ func TestWhatAChangeTouches(t *testing.T) {
 		{150, 150, false, false}, {160, 150, false, false},
 	} {
 		p := newPool(t, 8)
-		var wakes bell
+		wakes := bell{p: p}
 		told := map[string][]uint64{}
 		get := func(name string, ino uint32, toEnd bool) *Hold {
 			h, err := p.Map(Want{Key: Key{Ino: ino, Generation: 1}, Off: 100, N: 100, ToEnd: toEnd, Load: func(*Memory) error { return nil }, Waker: &wakes,
@@ -261,6 +275,7 @@ func TestWhatAChangeTouches(t *testing.T) {
 			want["rest"], want["too"] = []uint64{rest.latest()}, []uint64{rest.latest()}
 			require.Greater(t, rest.latest(), other.Generation())
 			require.Equal(t, 1, wakes.n)
+			require.False(t, wakes.held)
 		}
 		require.Equal(t, want, told, c)
 		require.Equal(t, before.Used, p.Stats().Used, "what is held stays")
@@ -388,7 +403,73 @@ func TestFailedForOthers(t *testing.T) {
 	require.Equal(t, p.granule, p.Stats().Used)
 }
 
-// none is a runtime that exports no memory, plain is one without VMM.
+// kept is memory that cannot be freed.
+type kept struct {
+	gpu.Memory
+	err error
+}
+
+func (k kept) Close() error { return errors.Join(k.err, k.Memory.Close()) }
+
+// TestNoRoomMade: where the range that has to go cannot be freed, or new memory cannot be reached, there is no memory for another, and nothing is left of it.
+func TestNoRoomMade(t *testing.T) {
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	a := &pinnedOnly{}
+	p, err := New(Config{Runtime: rt, Mapper: a, Size: rt.Facts().Granularity})
+	require.NoError(t, err)
+	nothing := func(*Memory) error { return nil }
+	_, err = p.Map(want(1, 1, nothing))
+	require.ErrorIs(t, err, errFar)
+	require.Zero(t, p.Stats().Used)
+
+	p.c.Mapper = &a.attacher
+	h, err := p.Map(want(1, 1, nothing))
+	require.NoError(t, err)
+	bad := errors.New("the GPU does not answer")
+	h.r.mem.mem = kept{h.r.mem.mem, bad}
+	h.Release()
+	_, err = p.Map(want(2, 1, nothing))
+	require.ErrorIs(t, err, bad)
+	require.Zero(t, p.Stats().Used)
+	h, err = p.Map(want(2, 1, nothing))
+	require.NoError(t, err)
+	h.Release()
+	require.NoError(t, p.Close())
+	require.Zero(t, a.live.Load())
+	require.NoError(t, rt.Close(), "the runtime finds leaks")
+}
+
+// TestExport: who shares memory can only read it, and private memory is its program's to write. What nobody wrote to takes no page.
+func TestExport(t *testing.T) {
+	p := newPool(t, 4)
+	shared, err := p.Map(want(1, 5, func(m *Memory) error { return m.Put(0, []byte("hello")) }))
+	require.NoError(t, err)
+	s := p.Stats().Residents
+	require.Len(t, s, 1)
+	require.EqualValues(t, 5, s[0].Read, "though the load did not say so")
+	require.Equal(t, p.granule, s[0].Memory)
+	private, err := p.Alloc(p.granule, nil)
+	require.NoError(t, err)
+	for _, h := range []*Hold{shared, private} {
+		e, err := h.Export()
+		require.NoError(t, err)
+		var st unix.Stat_t
+		require.NoError(t, unix.Fstat(e.FD, &st))
+		require.Equal(t, h == shared, st.Blocks > 0)
+		b, err := unix.Mmap(e.FD, e.Offset, int(e.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if h == shared {
+			require.Error(t, err)
+		} else {
+			require.NoError(t, err)
+			require.NoError(t, unix.Munmap(b))
+		}
+		require.NoError(t, unix.Close(e.FD))
+		h.Release()
+	}
+}
+
+// none is a runtime that exports no memory, plain is one without VMM, many exports in any way.
 type none struct{ gpu.Runtime }
 
 func (n none) Facts() gpu.Facts {
@@ -402,6 +483,14 @@ type plain struct{ gpu.Runtime }
 func (p plain) Facts() gpu.Facts {
 	f := p.Runtime.Facts()
 	f.Granularity = 0
+	return f
+}
+
+type many struct{ gpu.Runtime }
+
+func (m many) Facts() gpu.Facts {
+	f := m.Runtime.Facts()
+	f.Exports = []gpu.ExportKind{gpu.ExportIPC, gpu.ExportDMABUF, gpu.ExportPOSIX, gpu.ExportMemFD}
 	return f
 }
 
@@ -431,5 +520,48 @@ func TestPoolSize(t *testing.T) {
 	}
 	_, err = New(Config{Runtime: none{rt}, Mapper: &attacher{}, Size: granule})
 	require.ErrorContains(t, err, "exports no memory")
+	p, err := New(Config{Runtime: many{rt}, Mapper: &attacher{}, Size: granule})
+	require.NoError(t, err)
+	require.Equal(t, []gpu.ExportKind{gpu.ExportMemFD, gpu.ExportPOSIX, gpu.ExportDMABUF, gpu.ExportIPC}, p.exports)
+	require.NoError(t, p.Close())
 	require.NoError(t, rt.Close())
+}
+
+// TestAllFail: who has waited for maxLoads reads of others, all of which failed, waits for no more.
+func TestAllFail(t *testing.T) {
+	p := newPool(t, maxLoads+1)
+	bad := errors.New("the drive has failed")
+	synctest.Test(t, func(t *testing.T) {
+		var goOn [maxLoads + 1]chan struct{}
+		var wg sync.WaitGroup
+		for i := range goOn {
+			goOn[i] = make(chan struct{})
+			wg.Go(func() {
+				_, err := p.Map(want(1, int64(100+i), func(*Memory) error { <-goOn[i]; return bad }))
+				if !errors.Is(err, bad) {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		waits := make(chan error, 1)
+		go func() {
+			_, err := p.Map(want(1, 50, func(*Memory) error { t.Error("was read"); return nil }))
+			waits <- err
+		}()
+		for range maxLoads {
+			synctest.Wait()
+			require.Empty(t, waits)
+			for _, r := range p.Stats().Residents {
+				if r.Holders == 2 {
+					close(goOn[r.Bytes-100])
+				}
+			}
+		}
+		require.ErrorIs(t, <-waits, bad)
+		for _, r := range p.Stats().Residents {
+			close(goOn[r.Bytes-100])
+		}
+		wg.Wait()
+	})
 }

@@ -97,6 +97,7 @@ func newFar(t *testing.T, parts int) (*Pool, *Memory, *scarce, *pinnedOnly, *cpu
 	p, err := New(Config{Runtime: s, Mapper: a, Copier: c, Size: 8 * rt.Facts().Granularity})
 	require.NoError(t, err)
 	require.ErrorIs(t, p.Unreached(), errFar)
+	require.Equal(t, errFar.Error(), p.Stats().Unreached)
 	h, err := p.Alloc(100_000, nil)
 	require.NoError(t, err)
 	require.True(t, h.Memory().Staged())
@@ -397,10 +398,14 @@ func TestProof(t *testing.T) {
 	require.NoError(t, err)
 	elsewhere := errors.New("the bytes are not there")
 	for _, proof := range []error{nil, elsewhere} {
-		a, proved := &attacher{}, 0
-		p, err := New(Config{Runtime: rt, Mapper: a, Copier: &cpu{rt: rt}, Size: 8 * rt.Facts().Granularity, Prove: func(m *Memory) error {
+		a, proved, v := &attacher{}, 0, &mover{bytes: make([]byte, 10)}
+		p, err := New(Config{Runtime: rt, Mapper: a, Mover: v, Copier: &cpu{rt: rt}, Size: 8 * rt.Facts().Granularity, Prove: func(m *Memory) error {
 			proved++
 			require.EqualValues(t, rt.Facts().Granularity, m.Size())
+			require.Equal(t, gpu.DeviceVMM, m.mem.Kind(), "another kind may be reached where this one is not")
+			m.host = nil // as a GPU's
+			require.NoError(t, m.Put(3, []byte("moved")))
+			require.Equal(t, "moved", string(v.bytes[3:8]))
 			return proof
 		}})
 		require.NoError(t, err)
