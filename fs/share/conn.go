@@ -182,7 +182,7 @@ func (c *conn) markUnknown() {
 	}
 	for number, h := range c.handles {
 		if m, ok := h.(*mapping); ok && m.hold.Shared() {
-			c.board.Word(8 * int(number)).Store(wire.Unknown)
+			c.word(number).Store(wire.Unknown)
 		}
 	}
 	c.event.Signal()

@@ -71,7 +71,7 @@ func (c *conn) release(q *wire.Release, _ []gate.Right) result {
 		return fail(fmt.Errorf("handle %d does not exist: %w", q.Handle, unix.EBADF))
 	}
 	c.drop(q.Handle, h)
-	c.board.Word(8 * int(q.Handle)).Store(0)
+	c.word(q.Handle).Store(0)
 	return result{}
 }
 

@@ -3,6 +3,7 @@ package share
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,9 @@ func span(q *wire.Map, size int64) (off, n int64, toEnd bool, err error) {
 	}
 	return off, n, toEnd, nil
 }
+
+// mapTries is how many times a range to the end of a file is mapped while the file's size changes.
+const mapTries = 4
 
 func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	if !q.Flags.Valid() {
@@ -76,14 +80,29 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 			hold, err = c.pool.Alloc(n, read)
 		}
 	} else {
-		hold, err = c.share(f, number, residency.Want{Name: name, Off: off, N: n, ToEnd: toEnd, Load: read, Admit: held.admit})
+		for try := 1; ; try++ {
+			hold, err = c.share(f, number, residency.Want{Name: name, Off: off, N: n, ToEnd: toEnd, Load: read, Admit: held.admit})
+			now := f.Size()
+			if err != nil || now == size || !toEnd && off+n <= now || !c.current(number, hold) {
+				break
+			}
+			// The size has changed before the range was in the pool's tables, or while it was read: nothing else tells that the range is another now.
+			if !toEnd || try == mapTries {
+				c.raise(number, hold.Generation()+1)
+				break
+			}
+			c.unshare(number, hold)
+			size = now
+			if off, n, toEnd, err = span(q, size); err != nil {
+				break
+			}
+		}
 	}
 	if err != nil {
 		return fail(err)
 	}
 	if err := held.become(hold); err != nil {
-		hold.Release()
-		c.board.Word(8 * int(number)).Store(0)
+		c.unshare(number, hold)
 		return fail(err)
 	}
 	if !private {
@@ -91,8 +110,8 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	}
 	e, err := hold.Export()
 	if err != nil {
-		(&mapping{hold}).close(c)
-		c.board.Word(8 * int(number)).Store(0)
+		c.s.ledger.unhold(c.UID, hold.Memory())
+		c.unshare(number, hold)
 		return fail(err)
 	}
 	c.add(number, &mapping{hold}, cost)
@@ -134,22 +153,37 @@ func (r *reservation) end() {
 
 // share returns a hold whose generation is kept up to date on the board.
 func (c *conn) share(f *fs.External, number uint32, w residency.Want) (*residency.Hold, error) {
-	word := c.board.Word(8 * int(number))
-	raise := func(generation uint64) {
-		for {
-			was := word.Load()
-			if was >= generation || word.CompareAndSwap(was, generation) {
-				return
-			}
-		}
-	}
 	w.Key = c.pool.Key(f.Ino(), f.Generation(), c.UID)
-	w.Notify, w.Waker = raise, c.event
+	w.Notify, w.Waker = func(generation uint64) { c.raise(number, generation) }, c.event
 	hold, err := c.pool.Map(w)
 	if err != nil {
-		word.Store(0)
+		c.word(number).Store(0)
 		return nil, err
 	}
-	raise(hold.Generation())
+	c.raise(number, hold.Generation())
 	return hold, nil
+}
+
+// unshare releases a hold that becomes no handle.
+func (c *conn) unshare(number uint32, h *residency.Hold) {
+	h.Release()
+	c.word(number).Store(0)
+}
+
+// word is the generation of a handle on the board.
+func (c *conn) word(number uint32) *atomic.Uint64 { return c.board.Word(8 * int(number)) }
+
+// raise stores a generation on the board, unless a newer one is there.
+func (c *conn) raise(number uint32, generation uint64) {
+	for word := c.word(number); ; {
+		was := word.Load()
+		if was >= generation || word.CompareAndSwap(was, generation) {
+			return
+		}
+	}
+}
+
+// current says whether the board has the generation of a hold.
+func (c *conn) current(number uint32, h *residency.Hold) bool {
+	return c.word(number).Load() == h.Generation()
 }

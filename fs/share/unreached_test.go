@@ -184,6 +184,61 @@ func TestUnreachedGrows(t *testing.T) {
 	require.True(t, bytes.Equal(data, own.Bytes()))
 }
 
+// TestMapOfGrowing: a file that grows or shrinks while it is mapped to its end is mapped to the end that it has then, or the mapping is not current.
+func TestMapOfGrowing(t *testing.T) {
+	m := sharetest.NewUnreached(t, 64*mib, 32*mib)
+	const size = mib + 77
+	data := noise(8, 3*mib)
+	for _, to := range []int{size + 1, 3 * mib, size - 1, 5} {
+		f := m.Write("file", data[:size])
+		s, err := lanefs.Connect(f)
+		require.NoError(t, err)
+		changes := func() {
+			_, err := f.WriteAt(data[size:max(size, to)], size)
+			if err = errors.Join(err, f.Truncate(int64(to))); err != nil {
+				t.Error(err)
+			}
+		}
+		m.Copier.Before.Store(&changes)
+		b, err := s.Map(f, 0, 0)
+		require.NoError(t, err)
+		require.Nil(t, m.Copier.Before.Load())
+		require.True(t, b.Current())
+		require.EqualValues(t, []int64{int64(to), int64(to)}, []int64{b.Len(), b.FileSize()})
+		require.True(t, bytes.Equal(data[:to], b.Bytes()))
+		require.NoError(t, b.Close())
+
+		// A part, behind which it grows, is what it was; of one that it no longer has not all is there.
+		m.Copier.Before.Store(&changes)
+		require.NoError(t, f.Truncate(size))
+		part, err := s.Map(f, 1, size-1)
+		require.NoError(t, err)
+		require.Equal(t, to >= size, part.Current())
+		require.EqualValues(t, size-1, part.Len())
+
+		// It is never the same twice.
+		for i := range 20 {
+			var again func()
+			again = func() {
+				if err := f.Truncate(size + int64(i)*100 + rand.Int64N(100)); err != nil {
+					t.Error(err)
+				}
+				m.Copier.Before.Store(&again)
+			}
+			m.Copier.Before.Store(&again)
+			b, err = s.Map(f, 0, 0)
+			m.Copier.Before.Store(nil)
+			require.NoError(t, err)
+			st, err := f.Stat()
+			require.NoError(t, err)
+			require.Equal(t, b.Current(), st.Size() == b.Len())
+			require.NoError(t, b.Close())
+		}
+		require.NoError(t, part.Close())
+		require.NoError(t, s.Close())
+	}
+}
+
 // TestUnreachedShrinks: of a file that becomes shorter while it is read into memory that was another's a program gets what is left, and zeroes.
 func TestUnreachedShrinks(t *testing.T) {
 	m := sharetest.NewUsed(t, 64*mib, 16*mib)
