@@ -23,12 +23,14 @@ import (
 const (
 	maxConns = 1024
 
-	helloTimeout = 30 * time.Second
 	replyTimeout = 30 * time.Second
 
 	maxRefusing   = 64 // connections that are being refused, each until its Hello was read
 	refuseTimeout = 2 * time.Second
 )
+
+// helloTimeout is how long a client may take for its Hello. Tests set another.
+var helloTimeout = 30 * time.Second
 
 // Config of a Server.
 type Config struct {
