@@ -13,16 +13,15 @@ import (
 
 // freeNumber returns a number without a handle. 0 is never used.
 func (c *conn) freeNumber() (uint32, error) {
-	for range wire.Slots {
-		if len(c.handles) == wire.Slots-1 {
-			break
-		}
+	if len(c.handles) == wire.Slots-1 {
+		return 0, fmt.Errorf("the connection has %d handles: release some: %w", len(c.handles), unix.EMFILE)
+	}
+	for {
 		c.next = c.next%(wire.Slots-1) + 1
 		if _, taken := c.handles[c.next]; !taken {
 			return c.next, nil
 		}
 	}
-	return 0, fmt.Errorf("the connection has %d handles: release some: %w", len(c.handles), unix.EMFILE)
 }
 
 // add gives h the number. cost is charged until the handle is dropped.

@@ -81,6 +81,7 @@ func (l *ledger) take(uid uint32, want Usage) error {
 	a := l.accountLocked(uid)
 	if err := l.checkLocked(a, want); err != nil {
 		a.Refused++
+		l.forgetLocked(a)
 		return err
 	}
 	l.enterLocked(a, want, 1)
@@ -99,8 +100,13 @@ func (l *ledger) enterLocked(a *account, u Usage, sign int) {
 	if !privileged(a.UID) {
 		l.total.Descriptors += sign * u.Descriptors
 	}
+	l.forgetLocked(a)
+}
+
+// forgetLocked forgets a user who has nothing, with the counts of refusals, if there are many users.
+func (l *ledger) forgetLocked(a *account) {
 	if a.Usage == (Usage{UID: a.UID, Refused: a.Refused, Unlogged: a.Unlogged}) && len(l.users) > maxUsers {
-		delete(l.users, a.UID) // with its counts of refusals
+		delete(l.users, a.UID)
 	}
 }
 
@@ -119,19 +125,19 @@ func (l *ledger) checkLocked(a *account, want Usage) error {
 	}
 	n, most := a.plus(want, 1), l.limits
 	for _, c := range []struct {
-		asked, now, most int64
-		what, option     string
-		errno            unix.Errno
+		now, most    int64
+		what, option string
+		errno        unix.Errno
 	}{
-		{int64(want.Connections), int64(n.Connections), int64(most.Connections), "connections", "share_connections", unix.EBUSY},
-		{int64(want.Descriptors), int64(n.Descriptors), int64(most.Descriptors), "descriptors of the daemon's", "share_descriptors", unix.EMFILE},
-		{int64(want.Rings), int64(n.Rings), int64(most.Rings), "rings", "share_rings", unix.EMFILE},
-		{int64(want.Handles), int64(n.Handles), int64(most.Handles), "files, mappings and registered memories", "share_handles", unix.EMFILE},
-		{want.Registered, n.Registered, most.Registered, "bytes of registered memory", "share_registered", unix.ENOMEM},
-		{want.Shared, n.Shared, most.Shared, "bytes of rings and notice boards", "share_shared", unix.ENOMEM},
-		{want.Held, n.Held, most.Held, "bytes of the pool", "share_held", unix.ENOMEM},
+		{int64(n.Connections), int64(most.Connections), "connections", "share_connections", unix.EBUSY},
+		{int64(n.Descriptors), int64(most.Descriptors), "descriptors of the daemon's", "share_descriptors", unix.EMFILE},
+		{int64(n.Rings), int64(most.Rings), "rings", "share_rings", unix.EMFILE},
+		{int64(n.Handles), int64(most.Handles), "files, mappings and registered memories", "share_handles", unix.EMFILE},
+		{n.Registered, most.Registered, "bytes of registered memory", "share_registered", unix.ENOMEM},
+		{n.Shared, most.Shared, "bytes of rings and notice boards", "share_shared", unix.ENOMEM},
+		{n.Held, most.Held, "bytes of the pool", "share_held", unix.ENOMEM},
 	} {
-		if c.asked > 0 && c.now > c.most {
+		if c.now > c.most {
 			return fmt.Errorf("too many %s: uid %d would have %d, and may have %d (-o %s=…): %w", c.what, a.UID, c.now, c.most, c.option, c.errno)
 		}
 	}
