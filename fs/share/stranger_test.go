@@ -41,6 +41,73 @@ func dialAs(t *testing.T, f *os.File, uid int) *wire.Conn {
 	return c
 }
 
+// TestHeld: an ordinary user holds half of the pool, to the granule. What is refused evicts nothing, though it would have found room; what is given back may be had again.
+func TestHeld(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+	const granule = 2 * mib
+	m := sharetest.New(t, 64*mib, 7*granule)
+	require.EqualValues(t, granule, m.Pool.Granule())
+	f := m.Write("file", noise(1, 4*granule))
+	call := func(c *wire.Conn, q wire.Map) (uint32, error) {
+		var r wire.MapReply
+		rights, err := c.Call(wire.TMap, 1, &q, &r, 1, int(f.Fd()))
+		wire.CloseAll(rights)
+		return r.Handle, err
+	}
+	release := func(c *wire.Conn, handle uint32) {
+		_, err := c.Call(wire.TRelease, 1, &wire.Release{Handle: handle}, nil, 0)
+		require.NoError(t, err)
+	}
+	root := dial(t, f)
+	greet(t, root)
+	h, err := call(root, wire.Map{Len: 4 * granule})
+	require.NoError(t, err)
+	release(root, h)
+	c := dialAs(t, f, 65534)
+	greet(t, c)
+	held := func() int64 {
+		for _, u := range m.Share.Usage() {
+			if u.UID == 65534 {
+				return u.Held
+			}
+		}
+		return -1
+	}
+	const empty = wire.MapPrivate | wire.MapEmpty
+	for range 3 {
+		h, err = call(c, wire.Map{Len: 2*granule + 1, Flags: empty})
+		require.NoError(t, err)
+		require.EqualValues(t, 3*granule, held())
+		for what, q := range map[string]wire.Map{
+			"new":      {Len: 1, Flags: empty},
+			"a copy":   {Len: 1, Flags: wire.MapPrivate},
+			"there":    {Len: 1},
+			"to share": {Len: 4*granule - 1},
+		} {
+			_, err = call(c, q)
+			require.ErrorIs(t, err, unix.ENOMEM, what)
+			require.ErrorContains(t, err, "share_held", what)
+			require.EqualValues(t, 3*granule, held(), what)
+			require.Zero(t, m.Pool.Stats().Evicted, what)
+		}
+		release(c, h)
+		require.Zero(t, held())
+	}
+	h, err = call(c, wire.Map{Len: 3 * granule, Flags: empty})
+	require.NoError(t, err)
+	_, err = call(root, wire.Map{Off: 1, Len: granule})
+	require.NoError(t, err)
+	require.Len(t, m.Pool.Stats().Residents, 1)
+	_, err = f.WriteAt([]byte{1}, 4*granule-1) // root's range is not there any more
+	require.NoError(t, err)
+	_, err = call(c, wire.Map{Off: 5, Len: 1})
+	require.ErrorIs(t, err, unix.ENOMEM)
+	require.ErrorContains(t, err, "share_held")
+	require.EqualValues(t, 3*granule, held())
+}
+
 // TestStranger: what only root and the user that mounted may do, though the descriptor is open for all: to pin, and to have the GPU's driver open a handle, which it
 // would do for the daemon whosever the handle is.
 func TestStranger(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/fs/share/wire"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -235,7 +236,79 @@ func TestMapOfGrowing(t *testing.T) {
 			require.NoError(t, b.Close())
 		}
 		require.NoError(t, part.Close())
+		for _, u := range m.Share.Usage() {
+			require.Zero(t, u.Held, "each try was charged once")
+		}
 		require.NoError(t, s.Close())
+	}
+}
+
+// TestMapOfGrowingFile: a file that is longer after each try to map it is mapped in the end, and that is not current.
+func TestMapOfGrowingFile(t *testing.T) {
+	m := sharetest.NewUnreached(t, 64*mib, 32*mib)
+	f := m.Write("file", noise(8, mib))
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	var loads atomic.Int64
+	var grows func()
+	grows = func() { // while it is read first, but not while it is read again
+		n := loads.Add(1)
+		if n%2 == 1 {
+			if _, err := f.WriteAt([]byte("more"), mib+n); err != nil {
+				t.Error(err)
+			}
+		}
+		if n < 100 {
+			m.Copier.Before.Store(&grows)
+		}
+	}
+	m.Copier.Before.Store(&grows)
+	b, err := s.Map(f, 0, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 8, loads.Load())
+	require.False(t, b.Current())
+	st, err := f.Stat()
+	require.NoError(t, err)
+	require.Less(t, b.Len(), st.Size())
+	m.Copier.Before.Store(nil)
+	b, err = s.Map(f, 0, 0)
+	require.NoError(t, err)
+	require.True(t, b.Current())
+	require.Equal(t, st.Size(), b.Len())
+}
+
+// TestNoMapNoNotice: a map that fails leaves no generation on the notice board, though the file has changed meanwhile.
+func TestNoMapNoNotice(t *testing.T) {
+	m := sharetest.NewUnreached(t, 64*mib, 32*mib)
+	f := m.Write("file", noise(8, mib))
+	c := dial(t, f)
+	rights := hello(t, c)
+	defer wire.CloseAll(rights)
+	board, err := wire.MapShared(rights[0], 8*wire.Slots, false)
+	require.NoError(t, err)
+	defer board.Close()
+	broken := errors.New("the copy engine does not answer")
+	for _, c2 := range []struct {
+		changes func()
+		errno   error
+	}{
+		{func() { _, _ = f.WriteAt([]byte("new"), 7); m.Copier.Fail.Store(&broken) }, unix.EIO},
+		{func() { _ = f.Truncate(3) }, unix.EINVAL},
+	} {
+		m.Copier.Before.Store(&c2.changes)
+		_, err = c.Call(wire.TMap, 1, &wire.Map{Off: 5}, &wire.MapReply{}, 1, int(f.Fd()))
+		require.ErrorIs(t, err, c2.errno)
+		m.Copier.Fail.Store(nil)
+		for i := range wire.Slots {
+			require.Zero(t, board.Word(8*i).Load())
+		}
+		for _, u := range m.Share.Usage() {
+			require.Zero(t, u.Held+int64(u.Handles))
+		}
+	}
+	for _, r := range m.Pool.Stats().Residents {
+		require.Zero(t, r.Holders)
 	}
 }
 
