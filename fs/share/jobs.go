@@ -140,7 +140,7 @@ func (r *ring) carryOut(b []job, t *scratch) {
 	flush := func(upTo int) {
 		for ; written < upTo; written++ {
 			if j := &b[written]; j.err == nil && j.Op == wire.OpWrite && j.file != nil {
-				planned += t.write(r.ending, b[written:upTo], results[written:upTo])
+				planned += t.write(b[written:upTo], results[written:upTo])
 			}
 		}
 	}
@@ -242,14 +242,8 @@ func (t *scratch) read(b []job, results []int64) {
 }
 
 // write carries out all writes of the first job's file in one call, and returns how many of them were planned.
-func (t *scratch) write(end ends, b []job, results []int64) (planned int) {
-	if f := t.gather(b); !end.now() {
-		planned = f.WriteAll(t.transfers)
-	} else {
-		for k := range t.transfers {
-			t.transfers[k].Err = errEnding
-		}
-	}
+func (t *scratch) write(b []job, results []int64) (planned int) {
+	planned = t.gather(b).WriteAll(t.transfers)
 	t.ended(results)
 	return planned
 }

@@ -2,7 +2,9 @@ package share_test
 
 import (
 	"os"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -11,27 +13,33 @@ import (
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/gpu"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
 const long = 2 << 30 // bytes: a second's work, of which the first part is held back
 
-// longRead has a client that reads into memory for long. It returns what the client has of its connection, when none of it has ended: the daemon waits for
+// longTransfer has a client that reads n bytes into memory, or writes them to an empty file. It returns what the client has of its connection, when none of it has ended: the daemon waits for
 // release.
-func longRead(t *testing.T, m *sharetest.Mount) (f *os.File, c *wire.Conn, client *wire.Rings, event, memfd int, release func()) {
-	f = m.Write("file", make([]byte, mib))
-	require.NoError(t, f.Truncate(long))
+func longTransfer(t *testing.T, m *sharetest.Mount, op wire.Op, n int64) (f *os.File, c *wire.Conn, client *wire.Rings, event, memfd int, release func()) {
+	var content []byte
+	device := blockdev.OpWrite
+	if op == wire.OpRead {
+		content, device = make([]byte, n>>11), blockdev.OpRead // and a hole
+	}
+	f = m.Write("file", content)
+	require.NoError(t, f.Truncate(int64(len(content))<<11))
 	c = dial(t, f)
 	rights := hello(t, c)
 	t.Cleanup(func() { wire.CloseAll(rights) })
 	memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	require.NoError(t, err)
 	t.Cleanup(func() { unix.Close(memfd) })
-	require.NoError(t, unix.Ftruncate(memfd, long))
+	require.NoError(t, unix.Ftruncate(memfd, n))
 	var file wire.OpenReply
 	_, err = c.Call(wire.TOpen, 1, &wire.Open{}, &file, 0, int(f.Fd()))
 	require.NoError(t, err)
 	var mem wire.RegisterReply
-	_, err = c.Call(wire.TRegister, 2, &wire.Register{Kind: uint32(gpu.ExportMemFD), Size: long}, &mem, 0, memfd)
+	_, err = c.Call(wire.TRegister, 2, &wire.Register{Kind: uint32(gpu.ExportMemFD), Size: uint64(n)}, &mem, 0, memfd)
 	require.NoError(t, err)
 	var ring wire.RingReply
 	ends, err := c.Call(wire.TRing, 3, &wire.Ring{Entries: 64}, &ring, 3)
@@ -43,8 +51,8 @@ func longRead(t *testing.T, m *sharetest.Mount) (f *os.File, c *wire.Conn, clien
 	client, err = wire.NewRings(shared, ring.Entries)
 	require.NoError(t, err)
 	// The first block that is read is held back until all are taken, so that none has ended.
-	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
-	_, err = client.Submit([]wire.Submission{{Op: wire.OpRead, File: file.Handle, Memory: mem.Handle, Len: long}})
+	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == device && (op == wire.OpRead || q.Length() >= mib) })
+	_, err = client.Submit([]wire.Submission{{Op: op, File: file.Handle, Memory: mem.Handle, Len: uint64(n)}})
 	require.NoError(t, err)
 	wire.RingDoorbell(ends[1])
 	<-held
@@ -56,6 +64,12 @@ func notAll(t *testing.T, client *wire.Rings, memfd int) {
 	var st unix.Stat_t
 	require.NoError(t, unix.Fstat(memfd, &st))
 	require.Less(t, st.Blocks*512, int64(long), "bytes that were moved all the same")
+	ended(t, client)
+}
+
+// ended says that a transfer has ended early.
+func ended(t *testing.T, client *wire.Rings) {
+	t.Helper()
 	var done [2]wire.Completion
 	n, err := client.Reap(done[:])
 	require.NoError(t, err)
@@ -66,7 +80,7 @@ func notAll(t *testing.T, client *wire.Rings, memfd int) {
 // TestLongTransfers: what a client has asked for, however much, ends with the mount, and not the other way round.
 func TestLongTransfers(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
-	f, _, client, _, memfd, release := longRead(t, m)
+	f, _, client, _, memfd, release := longTransfer(t, m, wire.OpRead, long)
 	f.Close()
 	done := make(chan struct{})
 	go func() { defer close(done); m.Close() }()
@@ -85,7 +99,7 @@ func TestLongTransfers(t *testing.T) {
 // TestLongTransferOfTheDead: what a client has asked for ends with its connection, too.
 func TestLongTransferOfTheDead(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
-	_, c, client, event, memfd, release := longRead(t, m)
+	_, c, client, event, memfd, release := longTransfer(t, m, wire.OpRead, long)
 	c.Close()
 	within(t, "the signal of the end", func() {
 		_, err := unix.Poll([]unix.PollFd{{Fd: int32(event), Events: unix.POLLIN}}, -1)
@@ -94,4 +108,47 @@ func TestLongTransferOfTheDead(t *testing.T) {
 	release()
 	settled(t, m, 0)
 	notAll(t, client, memfd)
+}
+
+// TestLongWriteOfTheDead: a large write ends with its connection, after the piece that is being written.
+func TestLongWriteOfTheDead(t *testing.T) {
+	const piece = 64 * mib
+	m := sharetest.New(t, 256*mib, 16*mib)
+	f, c, client, event, _, release := longTransfer(t, m, wire.OpWrite, 2*piece)
+	c.Close()
+	within(t, "the signal of the end", func() {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(event), Events: unix.POLLIN}}, -1)
+		require.NoError(t, err)
+	})
+	release()
+	settled(t, m, 0)
+	ended(t, client)
+	st, err := f.Stat()
+	require.NoError(t, err)
+	require.EqualValues(t, piece, st.Size())
+}
+
+// TestProgress: of a range that is read it is told how far that is.
+func TestProgress(t *testing.T) {
+	const n, part = 13 * mib, 4 * mib
+	m := sharetest.New(t, 64*mib, 32*mib)
+	f := m.Write("file", noise(1, n))
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	var one atomic.Bool
+	held, release := m.Hold(func(q *blockdev.Request) bool {
+		return q.Op == blockdev.OpRead && q.Length() >= mib/4 && one.CompareAndSwap(false, true)
+	})
+	mapped := make(chan error)
+	go func() { _, err := s.Map(f, 0, 0); mapped <- err }()
+	<-held
+	read := func() int64 { return m.Pool.Stats().Residents[0].Read }
+	for end := time.Now().Add(time.Minute); read() < n-2*part; time.Sleep(time.Millisecond) {
+		require.True(t, time.Now().Before(end), "%d bytes are read", read())
+	}
+	require.Less(t, read(), int64(n))
+	release()
+	require.NoError(t, <-mapped)
+	require.EqualValues(t, n, read())
 }
