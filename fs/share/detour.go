@@ -79,11 +79,6 @@ func readStaged(f *fs.External, ts []ext4.Transfer) {
 			readPart(f, ts, pieces)
 		}
 	}
-	for i := range ts {
-		if t := &ts[i]; t.Err != nil && t.Mem.(*residency.Memory).Staged() {
-			t.Done = 0
-		}
-	}
 }
 
 // readPart reads pieces. One behind the end of its file's bytes, or behind an error of its transfer, is left out.
@@ -96,8 +91,8 @@ func readPart(f *fs.External, ts []ext4.Transfer, pieces []staged) {
 	for i, p := range pieces {
 		through[i] = ext4.Transfer{Off: p.off, N: p.n, Mem: part, At: p.at}
 		if t := &ts[p.of]; err != nil {
-			through[i].N, t.Err = 0, err
-		} else if t.Err != nil || t.Done < p.done {
+			t.Err = err
+		} else if t.Done < p.done {
 			through[i].N = 0
 		}
 	}
@@ -107,13 +102,13 @@ func readPart(f *fs.External, ts []ext4.Transfer, pieces []staged) {
 	f.Read(through)
 	for i, p := range pieces {
 		t, r := &ts[p.of], &through[i]
-		if t.Err != nil || r.N == 0 {
+		if r.N == 0 {
 			continue
 		}
 		if t.Err = r.Err; t.Err == nil {
 			t.Err = part.To(t.Mem.(*residency.Memory), t.At+p.done, p.at, r.Done)
 		}
-		if t.Err == nil && t.Done == p.done {
+		if t.Err == nil {
 			t.Done += r.Done
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/gpu"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
 // dialAs is dial by another user, who may go wherever the test may.
@@ -39,6 +40,25 @@ func dialAs(t *testing.T, f *os.File, uid int) *wire.Conn {
 	require.NoError(t, <-done)
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// TestPin: what is pinned takes its memory, though nobody holds it, until it no longer is.
+func TestPin(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 8*mib)
+	f := m.Write("file", noise(1, 3*mib))
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	n, err := s.Pin(f, true, -1)
+	require.NoError(t, err)
+	require.EqualValues(t, 3*mib, n)
+	_, err = s.Alloc(f, 6*mib)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	_, err = s.Pin(f, false, -1)
+	require.NoError(t, err)
+	b, err := s.Alloc(f, 6*mib)
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
 }
 
 // TestHeld: an ordinary user holds half of the pool, to the granule. What is refused evicts nothing, though it would have found room; what is given back may be had again.
