@@ -4,6 +4,7 @@ import array
 import ctypes
 import errno
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -12,6 +13,7 @@ from . import _stage
 from . import _wire as w
 from ._flight import Flight, StreamBatch, in_thread, sweep
 from ._memory import Anonymous, Buffer, adopt, cuda_array
+from ._ring import Plain, Ring
 from ._session import NotLaneFS, Session
 
 _MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT}
@@ -273,7 +275,6 @@ class File:
         NotLaneFS, OSError
             As `Ring`.
         """
-        from ._ring import Plain, Ring
         if self.session is None:
             return Plain()
         self.handle  # before the lock
@@ -608,7 +609,7 @@ class File:
         OSError
             As close(2).
         """
-        if self.fd is None:
+        if self.fd is None or self._ending():  # then other threads are no more, and what locks they had is held for ever. The end of the process closes all
             return
         if self._ring is not None:
             self._ring.close()
@@ -620,6 +621,8 @@ class File:
             os.close(self.fd)
         self.fd = self._ring = self._handle = None
         _stage.interrupted()  # while the handle was released
+
+    _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules
 
     def __enter__(self):
         return self

@@ -7,6 +7,7 @@ import os
 import platform
 import select
 import struct
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -275,6 +276,7 @@ class Ring:
         """
         if self._pid != os.getpid():
             raise OSError("the ring is that of the process that forked this one: open the file again")
+        self._alive()
         futures = []
         try:
             todo = [w.SUBMISSION.pack(0, op, file, memory, 0, at, start, length) for op, file, memory, at, start, length in requests]
@@ -297,6 +299,12 @@ class Ring:
             if todo and reaps:
                 wait = self._turn(wait)
         return futures
+
+    _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules
+
+    def _alive(self):
+        if self._ending():
+            raise OSError("the ring ended with the interpreter, as all threads but this one")
 
     def _put(self, entries, futures):
         """Submits what there is room for. The caller holds _room."""
@@ -351,6 +359,7 @@ class Ring:
 
     def _poll_for(self, op, file, buffer, offset, start, length):
         """Submits a request and takes completions until it has ended, or for _SPIN_NS. None: another thread takes completions, or the ring is full or has ended."""
+        self._alive()
         length, memory = part(buffer, start, length), buffer.memory
         if op == w.WRITE:
             memory.synchronize()
@@ -465,6 +474,8 @@ class Ring:
         OSError
             As close(2).
         """
+        if self._ending():  # the reaper is no more, and locks may be held for ever. The end of the process frees all
+            return
         if self._pid != os.getpid():  # locks may be held for ever here, by threads that only the parent has
             if not self._closed:
                 self._closed = True

@@ -10,6 +10,7 @@ import threading
 import weakref
 
 from ._flight import Flight, StreamBatch, keep
+from ._memory import address_of
 
 _UNKNOWN = (1 << 64) - 1  # the size of memory of which only the address is known
 _MOST = (1 << 63) - 1  # what an offset and a length may be
@@ -347,5 +348,4 @@ def target(memory, stream, write):
     view = view.cast("B") if view.nbytes else view[:0]  # what is empty in several dimensions is not cast
     if write and view.readonly:
         raise ValueError("the memory is read-only")
-    from ._memory import address_of
     return address_of(view), view.nbytes, _stream(stream)

@@ -568,6 +568,45 @@ class Rings(unittest.TestCase):
                     pass
 
 
+ENDS = """if 1:
+    import lanefs, sys, threading, time
+    f = lanefs.open(sys.argv[1])
+    b = lanefs.Buffer(f, 4096)
+    f.read_into(b)
+    there = {"time": time}  # a thread that ended so keeps its globals: others
+    exec("def hold(lock, held):\\n with lock:\\n  held.set()\\n  time.sleep(1000)", there)
+    if sys.argv[2]:
+        held = threading.Event()
+        threading.Thread(target=there["hold"], args=(eval(sys.argv[2]), held), daemon=True).start()
+        held.wait()
+
+    class Late:
+        def __init__(self):
+            self.use = f, b, f.ring
+
+        def __del__(self):  # when all threads but this one are no more
+            file, buffer, ring = self.use
+            for do in lambda: file.read_into(buffer), lambda: ring.read(file, buffer):
+                try:
+                    do()
+                except OSError:
+                    print("late")
+            buffer.close()
+            ring.close()
+            file.close()
+    late = Late()
+"""
+
+
+class End(unittest.TestCase):
+    def test_interpreter(self):
+        """It ends its threads before what globals have: none of them is waited for, nor a lock that one of them had."""
+        p = write("interpreter", b"x" * 4096)
+        for held in "", "f.ring._taking", "f.ring._room", "f.session._mutex":
+            said = subprocess.run([sys.executable, "-c", ENDS, p, held], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+            self.assertEqual((said.stdout, said.returncode), ("late\n" * 2, 0), held)
+
+
 class BadInput(unittest.TestCase):
     def each(self, f):
         b = bytearray(10)
