@@ -1,7 +1,9 @@
 """DLPack capsules: how PyTorch, NumPy and others use memory without a copy (https://dmlc.github.io/dlpack)."""
 
 import atexit
+import collections
 import ctypes
+import sys
 
 
 class _Device(ctypes.Structure):
@@ -24,7 +26,8 @@ class _Managed(ctypes.Structure):
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 
-_alive = {}  # tensors that a consumer still has, by address
+_alive = {}  # tensors that a consumer has, or may take yet, by address
+_offered = collections.deque()  # addresses and capsules of those that nobody had taken when it was looked
 
 
 @_Deleter
@@ -40,28 +43,37 @@ def _leave():
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_alive))
 
 
-_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-
-
 def _python(name, result, *args):
     # The functions of ctypes.pythonapi are shared by all packages, and another one may set other types.
     return ctypes.PYFUNCTYPE(result, *args)((name, ctypes.pythonapi))
 
 
-_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
-_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 
 
-@_Destructor
-def _destroy(cap):
-    if _valid(cap, b"dltensor"):  # no consumer has used it
-        _alive.pop(_pointer(cap, b"dltensor"), None)
+def sweep():
+    """Lets go of what nobody has taken, and nobody can any more. A capsule's destructor would come at once; but one in Python replaces the exception for which the capsule goes,
+    by one of its own, and does not do its work then."""
+    for _ in range(len(_offered)):
+        try:
+            entry = _offered.popleft()
+        except IndexError:
+            return  # other threads took them
+        at, cap = entry
+        if not _valid(cap, b"dltensor"):
+            continue  # it has a consumer, who gives it back
+        del cap
+        if sys.getrefcount(entry[1]) > 2:  # the entry's, and that of the question
+            _offered.append(entry)
+        else:
+            _alive.pop(at, None)
 
 
 def capsule(memory, owner, offset, size, stream=None, max_version=None, dl_device=None, copy=None):
     """The bytes [offset, offset+size) of memory as a tensor of uint8. owner lives as long as the consumer's tensor. No work
     on the memory is in flight, so there is no stream to wait for."""
+    sweep()
     if copy:
         raise BufferError("this memory is handed over as it is: copy it afterwards")
     if dl_device is not None and tuple(dl_device) != tuple(memory.device):
@@ -76,4 +88,6 @@ def capsule(memory, owner, offset, size, stream=None, max_version=None, dl_devic
     m.deleter = _delete
     at = ctypes.addressof(m)
     _alive[at] = (m, shape, memory, owner)
-    return _new(at, b"dltensor", _destroy)
+    cap = _new(at, b"dltensor", None)
+    _offered.append((at, cap))
+    return cap

@@ -9,7 +9,7 @@ import threading
 import warnings
 import weakref
 
-from . import _stage
+from . import _dlpack, _stage
 from . import _wire as w
 from ._flight import Flight, StreamBatch, in_thread, sweep
 from ._memory import Anonymous, Buffer, adopt, cuda_array
@@ -138,6 +138,7 @@ class File:
         """
         _check(offset, 1 if length is None else length)
         self._opened()
+        _dlpack.sweep()
         if self.session is None:
             return _copy(self, offset, length, private)
         return Mapping(self, offset, length or 0, w.MAP_PRIVATE if private else 0)
@@ -185,6 +186,8 @@ class File:
         OSError
             EACCES: the mapping is not private, or the file is not open to write. ENOSPC, EIO: as write and fsync. ECONNRESET: the daemon has ended.
         """
+        if not all(hasattr(n, "__index__") for n in (offset, start, 0 if length is None else length)):
+            raise ValueError(f"{length} bytes at {start} of a mapping, to {offset} of the file")
         length = len(mapping) - start if length is None else length
         if start < 0 or length < 0 or start + length > len(mapping) or not 0 <= offset < _FAR:
             raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}, to {offset} of the file")
@@ -503,7 +506,7 @@ class File:
 
     def _one(self, read, memory, offset, start, length, stream):
         self._opened()
-        address, size, on = _stage.target(memory, stream, read)
+        address, size, on, hold = _stage.target(memory, stream, read)
         if length is None:
             length = _stage.rest(memory, start, size)
         if self.session is None or not _stage.within(offset, start, length, size):
@@ -516,28 +519,28 @@ class File:
         return n
 
     def _batch(self, read, memory, file_offsets, offsets, lengths, stream):
-        address, pieces, stream = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
+        address, pieces, stream, hold = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
         if self.session is None:
             return _plain_batch(self.fd, read, address, pieces)
         stage, handle = self._on_stage()
         return stage.batch(read, handle, address, pieces, stream)
 
     def _batch_on(self, read, memory, file_offsets, offsets, lengths, stream):
-        address, pieces, on = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
+        address, pieces, on, _ = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
         if self.session is None:
             return StreamBatch(Flight(_plain_batch(self.fd, read, address, pieces)))
         stage, handle = self._on_stage()
         return stage.batch_on(read, handle, address, pieces, on, _stage.held(memory, stream))
 
     def _pieces(self, read, memory, file_offsets, offsets, lengths, stream):
-        """Address of the memory, the pieces, and the stream."""
+        """Address of the memory, the pieces, the stream, and what holds the memory."""
         self._opened()
         sweep()
-        address, size, stream = _stage.target(memory, stream, read)
+        address, size, stream, hold = _stage.target(memory, stream, read)
         pieces = _stage.pieces(file_offsets, offsets, lengths, size)
         if self.session is None and (getattr(memory, "is_cuda", False) or hasattr(memory, "__cuda_array_interface__")):
             self._need()  # NotLaneFS
-        return address, pieces, stream
+        return address, pieces, stream, hold
 
     def _batch_async(self, read, memory, file_offsets, offsets, lengths, stream=None):
         self._opened()
@@ -783,8 +786,7 @@ class Mapping:
         ValueError
             The mapping is closed.
         """
-        from ._dlpack import capsule
-        return capsule(self.memory, self._hold, self.base, self._size, **kwargs)
+        return _dlpack.capsule(self.memory, self._hold, self.base, self._size, **kwargs)
 
     def __dlpack_device__(self):
         """The kind of device and its ordinal.
@@ -817,6 +819,7 @@ class Mapping:
     def close(self):
         """Lets go of the memory, which stays as long as tensors or views of it. Repeated calls do nothing."""
         self._hold = None
+        _dlpack.sweep()
 
     def __enter__(self):
         return self
@@ -827,6 +830,8 @@ class Mapping:
 
 def _copy(file, offset, length, private, read=True):
     """The fallback of a Mapping for a file that is not on LaneFS: a copy in memory of this process. Its generation is the file's state."""
+    if private and file.mode == "r":
+        raise PermissionError(errno.EACCES, "the file is not open for writing, which memory to write to needs")
     state = lambda: _state(file.path)
     generation = state()
     if length is None:

@@ -5,7 +5,7 @@ import mmap
 import os
 import weakref
 
-from . import _hip
+from . import _dlpack, _hip
 from . import _wire as w
 from ._driver import Driver
 
@@ -151,6 +151,7 @@ class Buffer:
     def __init__(self, file, size):
         if not 0 < size < 1 << 61:
             raise ValueError(f"a buffer of {size} bytes")
+        _dlpack.sweep()
         session = self.session = file.session
         if session is None:  # the file is not on LaneFS
             self.size, self.handle, self._release = size, 0, None
@@ -222,13 +223,14 @@ class Buffer:
         """
         if self.memory.view is None:
             raise BufferError("the CPU does not reach the GPU's memory: use __dlpack__")
-        return self.memory.view
+        return self.memory.view[:]  # whoever releases it must not have released the buffer's
 
     def close(self):
         """Unregisters the memory, after the requests that use it. It stays as long as tensors of it. Repeated calls do nothing."""
         if self._release is not None and self._release.detach():
             self.session.release(self.handle)
         self._life = None
+        _dlpack.sweep()
 
     def __enter__(self):
         return self
@@ -256,8 +258,7 @@ class Buffer:
         ValueError
             The buffer is closed.
         """
-        from ._dlpack import capsule
-        return capsule(self.memory, self._life, 0, self.size, **kwargs)
+        return _dlpack.capsule(self.memory, self._life, 0, self.size, **kwargs)
 
     def __dlpack_device__(self):
         """The kind of device and its ordinal.

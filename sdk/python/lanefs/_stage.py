@@ -110,7 +110,7 @@ class Stage:
         self._dropped = collections.deque()  # handles to release when no call is under way
         try:
             self.at = _check(lib, lib.lanefs_stage_new(self.session, _SIZE))
-        except OSError:
+        except BaseException:  # KeyboardInterrupt, too
             lib.lanefs_close(self.session)
             raise
         self._end = weakref.finalize(self, _end, os.getpid(), lib, self.session, self.at)
@@ -317,10 +317,12 @@ def lazy(tensor):
 
 
 def target(memory, stream, write):
-    """Address, size in bytes (None: unknown), and stream of memory: a tensor, an array, an address, or anything with a buffer. write: whether the
-    memory is to be written to."""
+    """Address, size in bytes (None: unknown), and stream of memory: a tensor, an array, an address, or anything with a buffer; and what is to be kept while it is used, so that
+    nobody gives the memory back, as a bytearray does that changes its size. write: whether the memory is to be written to."""
     if isinstance(memory, int):
-        return memory, None, _stream(stream)
+        if not 0 <= memory <= _UNKNOWN:
+            raise ValueError(f"{memory} is no address")
+        return memory, None, _stream(stream), None
     if hasattr(memory, "data_ptr"):  # PyTorch's tensors. Pieces may lie beyond a view, in what it is a view of
         storage = getattr(memory, "untyped_storage", None) or memory.storage  # before PyTorch 2
         try:
@@ -332,8 +334,8 @@ def target(memory, stream, write):
         if lazy(memory):
             raise ValueError("the tensor is conjugated or negated when it is read: call .resolve_conj().resolve_neg() first")
         if stream is None:
-            return address, size, _current(memory) if memory.is_cuda else 0
-        return address, size, _stream(stream)
+            return address, size, _current(memory) if memory.is_cuda else 0, memory
+        return address, size, _stream(stream), memory
     if hasattr(memory, "__cuda_array_interface__"):
         a = memory.__cuda_array_interface__
         if a.get("strides") is not None:
@@ -343,9 +345,9 @@ def target(memory, stream, write):
         size = int(a["typestr"][2:])
         for n in a["shape"]:
             size *= n
-        return a["data"][0], size, _stream(a.get("stream") if stream is None else stream)
+        return a["data"][0], size, _stream(a.get("stream") if stream is None else stream), memory
     view = memoryview(memory)
     view = view.cast("B") if view.nbytes else view[:0]  # what is empty in several dimensions is not cast
     if write and view.readonly:
         raise ValueError("the memory is read-only")
-    return address_of(view), view.nbytes, _stream(stream)
+    return address_of(view), view.nbytes, _stream(stream), view

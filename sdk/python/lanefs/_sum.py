@@ -22,7 +22,7 @@ def sums(memory, offsets, lengths, stream):
         The memory is a bare address, or a GPU's where PyTorch is not installed.
     """
     cuda = getattr(memory, "is_cuda", False) or hasattr(memory, "__cuda_array_interface__")
-    address, _, handle = _stage.target(memory, stream, False)
+    address, _, handle, hold = _stage.target(memory, stream, False)
     if not cuda:
         if isinstance(memory, int):  # of a GPU, perhaps, and the CPU must not touch it
             raise ValueError("checksums need to know whose memory an address is: give a tensor or an array, or open the slab with verify=False")

@@ -235,7 +235,7 @@ class Slab:
             raise ValueError("a key twice in a batch")
         if lengths and not 0 <= min(lengths) <= max(lengths) <= self.slot_size:
             raise ValueError(f"a block of {max(lengths)} bytes, and slots have {self.slot_size}")
-        size = _stage.target(memory, stream, False)[1]
+        _, size, _, hold = _stage.target(memory, stream, False)  # until this returns: the memory is looked at more than once
         _stage.pieces(offsets, offsets, lengths, size)  # ValueError before anything is taken
         totals = sums(memory, offsets, lengths, stream) if self._verify else [None] * len(names)
         slots = self._take(len(names))
@@ -435,6 +435,7 @@ class Slab:
         if not which:
             return out
         at, lengths = [offsets[i] for i in which], [blocks[i].length for i in which]
+        hold = _stage.target(memory, stream, True)[3]  # likewise
         done = f.read_batch(memory, [self._layout.slot(blocks[i].slot) for i in which], at, lengths, stream=stream)
         for n in done:
             if n < 0:

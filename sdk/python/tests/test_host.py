@@ -18,6 +18,7 @@ import types
 import unittest
 import unittest.mock
 import warnings
+import weakref
 
 import lanefs
 from lanefs._driver import Driver
@@ -98,6 +99,42 @@ class Map(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "closed"):
             f.map()
 
+    def test_capsules(self):
+        """What nobody has taken goes with the capsule, also where that goes for an exception; what a consumer has taken, when he gives it back."""
+        from lanefs import _dlpack
+        with lanefs.open(write("capsules", b"c" * 5000)) as f:
+            for memory, hold in (m := f.map(), "_hold"), (b := lanefs.Buffer(f, 4096), "_life"):
+                kept = weakref.ref(getattr(memory, hold))
+                self.assertRaisesRegex(TypeError, "len", lambda: len(memory.__dlpack__()))
+                capsule, taken = memory.__dlpack__(), memory.__dlpack__()
+                memory.__dlpack__()
+                at = [k for k, v in _dlpack._alive.items() if v[3] is kept()]
+                self.assertEqual(len(at), 3, "the first one went, and of the last one it is not known yet")
+                ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))(taken, b"used_dltensor")
+                del taken
+                memory.close()
+                self.assertEqual([k for k, v in _dlpack._alive.items() if v[3] is kept()], at[:2])
+                self.assertTrue(from_capsule(capsule)[0].startswith(b"c" if memory is m else b"\0"))
+                del capsule
+                managed = _dlpack._Managed.from_address(at[1])
+                managed.deleter(managed)
+                self.assertIsNotNone(kept())
+                again = f.map() if memory is m else lanefs.Buffer(f, 10)
+                self.assertIsNone(kept())
+                again.close()
+            self.assertFalse(b._life or m._hold)
+
+    def test_released_views(self):  # of one view: not the memory's
+        with lanefs.open(write("released", b"r" * 5000)) as f, f.map() as m, lanefs.Buffer(f, 4096) as b:
+            for memory in m, b:
+                with memory.memoryview() as view:
+                    view[:1]
+                self.assertEqual(len(memory.memoryview()), len(memory))
+                memory.__dlpack__()
+        with self.assertWarns(RuntimeWarning), lanefs.open(write("released", b"r", OUTSIDE), fallback=True) as f, lanefs.Buffer(f, 10) as b:
+            b.memoryview().release()
+            self.assertEqual(bytes(b.memoryview()), bytes(10))
+
     def test_generation(self):
         p = write("generation", b"a" * 8192)
         with lanefs.open(p) as f, f.map() as m:
@@ -117,6 +154,8 @@ class Map(unittest.TestCase):
             m.memoryview()[:] = data = os.urandom(10000)
             f.commit(m)
             f.commit(m, 10000, 5, 100)
+            for bad in (1.5,), ("0",), (0, 1.5), (0, None), (0, 0, 1.5), (0, 0, "1"):
+                self.assertRaises(ValueError, f.commit, m, *bad)
         with open(p, "rb") as f:
             self.assertEqual(f.read(), data + data[5:105])
         with lanefs.open(p) as f, f.map() as m:
@@ -144,6 +183,8 @@ class Map(unittest.TestCase):
                 f.commit(m)
             with self.assertRaises(OSError):
                 f.map(4990, 11)
+            for do in lambda: f.map(private=True), lambda: f.alloc(10):  # as on LaneFS
+                self.assertRaises(PermissionError, do)
             with lanefs.Buffer(f, 6000) as b:
                 self.assertEqual(f.read_into(b, 1, 5), 4999, "fewer at the end of the file")
                 self.assertEqual(bytes(b.memoryview()[:10]), bytes(5) + b"x" * 5)
@@ -929,7 +970,7 @@ class Any(unittest.TestCase):
 
     def test_refused(self):
         b = bytearray(100)
-        for args in ((b, 0, 101), (b, 0, 0, 101), (b, -1), (b, 0, -1, 5), (b"constant",), (12345,)):
+        for args in ((b, 0, 101), (b, 0, 0, 101), (b, -1), (b, 0, -1, 5), (b"constant",), (12345,), (-4096, 0, 0, 5), ((1 << 64) + 4096, 0, 0, 5)):
             self.assertRaises(ValueError, self.file.read_into, *args)
         self.assertRaises(TypeError, self.file.read_into, "text")
         for call in self.file.read_into, self.file.write_from:
@@ -1074,6 +1115,37 @@ class Any(unittest.TestCase):
         self.assertRaises(OSError, f.write_from, b)
         self.assertEqual(list(f.read_batch(b, [len(self.data) - 1, 0], [7, 0], [9, 5])), [1, 5])
         f.close()
+
+    def test_held(self):  # memory that changes its size does not while it is used
+        b, stage = bytearray(100), self.file.session.stage(self.file.fd)
+        held = []
+
+        def look(*_):
+            self.assertRaises(BufferError, b.clear)
+            held.append(len(b))
+            return 1
+        with unittest.mock.patch.object(type(stage), "one", look), unittest.mock.patch.object(type(stage), "batch", look), unittest.mock.patch.object(type(stage), "batch_on", look):
+            for do in (lambda: self.file.read_into(b), lambda: self.file.write_from(b), lambda: self.file.read_batch(b, [0], [0], [1]), lambda: self.file.write_batch(b, [0], [0], [1]),
+                       lambda: self.file.read_batch_on(b, [0], [0], [1]), lambda: asyncio.run(self.file.read_batch_async(b, [0], [0], [1]))):
+                do()
+        self.assertEqual(held, [100] * 6)
+        b.clear()
+
+    def test_stage_interrupted(self):  # while it is made: its connection is closed
+        from lanefs import _stage
+        before, check = len(os.listdir("/proc/self/fd")), _stage._check
+        for nth in 1, 2:
+            calls = []
+
+            def interrupt(lib, result):
+                calls.append(result)
+                if len(calls) == nth:
+                    (lib.lanefs_close if nth == 1 else lib.lanefs_stage_free)(result)
+                    raise KeyboardInterrupt
+                return check(lib, result)
+            with unittest.mock.patch.object(_stage, "_check", interrupt):
+                self.assertRaises(KeyboardInterrupt, _stage.Stage, self.file.fd)
+        self.assertLessEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_fork(self):
         b = bytearray(100)

@@ -230,6 +230,20 @@ class Slabs(unittest.TestCase):
         with kv.Slab(path("damaged once")) as s:
             self.assertEqual((len(s), len(s._free)), (1, 7))
 
+    def test_held(self):  # memory that changes its size does not while a call uses it
+        b, seen = bytearray(8), []
+
+        def sums(*args):
+            self.assertRaises(BufferError, b.clear)
+            seen.append(len(b))
+            return real(*args)
+        real = kv.sums
+        with kv.Slab(path("held"), 4096, 8) as s, mock.patch.object(kv, "sums", sums):
+            s.put("a", b)
+            self.assertEqual(s.get("a", b), 8)
+        self.assertEqual(seen, [8, 8])
+        b.clear()
+
     def test_closed_at_once(self):  # by two threads: the one that comes too late for its commit hears so
         s = kv.Slab(path("closed at once"), 4096, 8)
         commit = s.commit
