@@ -10,7 +10,6 @@ was not committed is then not found. No block is ever found with other bytes tha
 """
 
 import collections
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -106,8 +105,8 @@ class Slab:
                 pass  # another process was faster
         self.path, self._evicts, self._verify, self._pid = path, evict, verify, os.getpid()
         self._write, self.damaged = mode == "r+", 0
-        self._lock = threading.Lock()     # protects all below; held for no reads or writes of blocks
-        self._commit = threading.Lock()   # one commit at a time; before _lock
+        self._lock = threading.RLock()    # protects all below; held for no reads or writes of blocks, and once: see _only
+        self._commit = threading.RLock()  # one commit at a time; before _lock
         f = _file.File(path, mode, fallback)
         try:
             try:
@@ -171,6 +170,13 @@ class Slab:
         if write and not self._write:
             raise PermissionError(errno.EACCES, "the slab is open to read only", self.path)
         return self._f
+
+    @staticmethod
+    def _only(lock):
+        """The lock, for with. OSError if this thread has it: a signal's handler would wait for itself, or find the slab half changed."""
+        if lock._is_owned():
+            raise OSError(errno.EDEADLK, "called in the middle of such a call of the same thread, by the handler of a signal")
+        return lock
 
     # Puts.
 
@@ -238,27 +244,30 @@ class Slab:
         _, size, _, hold = _stage.target(memory, stream, False)  # until this returns: the memory is looked at more than once
         _stage.pieces(offsets, offsets, lengths, size)  # ValueError before anything is taken
         totals = sums(memory, offsets, lengths, stream) if self._verify else [None] * len(names)
-        slots = self._take(len(names))
+        left = []  # slots that are neither free nor a block's
         try:
+            self._take(len(names), left)
+            slots = left[::-1]
             done = f.write_batch(memory, [self._layout.slot(s) for s in slots], offsets, lengths, stream=stream)
             for n, want in zip(done, lengths):
                 if n != want:
                     raise OSError(-n if n < 0 else errno.EIO, os.strerror(-n if n < 0 else errno.EIO), self.path)
-        except BaseException:
+            with self._only(self._lock):
+                for name, length, total in zip(names, lengths, totals):
+                    self._forget(name)
+                    block = _Block(left[-1], length, total, False)
+                    self._blocks[name], self._pending[name], left[-1:] = block, block, []
+        except BaseException:  # KeyboardInterrupt, too, among the blocks
             with self._lock:
-                self._free.extend(slots)
+                self._free.extend(left)
             raise
-        with self._lock:
-            for name, slot, length, total in zip(names, slots, lengths, totals):
-                self._forget(name)
-                self._blocks[name] = self._pending[name] = _Block(slot, length, total, False)
 
-    def _take(self, n):
-        """n free slots."""
+    def _take(self, n, into):
+        """Moves n free slots to an empty list."""
         for _ in range(3):
-            with self._lock:
+            with self._only(self._lock):
                 if len(self._free) >= n:
-                    return [self._free.pop() for _ in range(n)]
+                    return self._pop(n, into)
                 short = n - len(self._free) - len(self._dirty)
                 if short > 0:
                     if not self._evicts or short > len(self._blocks):
@@ -266,17 +275,22 @@ class Slab:
                     for name in list(self._blocks)[:max(short, self.slots // 64)]:  # some more, for each time costs a flush
                         self._forget(name)
                     if len(self._free) >= n:
-                        return [self._free.pop() for _ in range(n)]
+                        return self._pop(n, into)
             self.commit()
         raise Full(errno.ENOSPC, "other threads take the slots as fast as they are freed", self.path)
 
+    def _pop(self, n, into):
+        """Likewise, the last ones, at once: nothing comes in between. Under the lock."""
+        rest = len(self._free) - n
+        into[:], self._free[rest:] = self._free[rest:], []
+
     def _forget(self, name):
         """A key has no block any more. Its slot is free at once if the medium knows nothing of it. Under the lock."""
-        old = self._blocks.pop(name, None)
+        old = self._blocks.get(name)
         if old is None:
             return False
-        self._pending.pop(name, None)
-        (self._dirty if old.committed else self._free).append(old.slot)
+        # In one go: who is interrupted in between has neither lost the slot nor a block that no commit would know of.
+        (self._dirty if old.committed else self._free).append((self._pending.pop(name, None), self._blocks.pop(name).slot)[1])
         return True
 
     def evict(self, key):
@@ -300,10 +314,10 @@ class Slab:
         TypeError
             A key of another type.
         OSError
-            The slab is that of the process that forked this one.
+            The slab is that of the process that forked this one. EDEADLK, as of all methods: called by the handler of a signal, in the middle of such a call.
         """
         self._need(True)
-        with self._lock:
+        with self._only(self._lock):
             return self._forget(_digest(key))
 
     def commit(self):
@@ -323,11 +337,11 @@ class Slab:
             The slab is closed.
         """
         self._need(True)  # before the lock, which in a child may be held for ever
-        with self._commit:
+        with self._only(self._commit):
             self._need(True)
             if self._torn:  # what the last commit may have left half done; first, or an older block could outlive a newer one
                 self._entries({}, self._torn)
-            with self._lock:
+            with self._only(self._lock):
                 pending, dirty = dict(self._pending), list(self._dirty)
             if pending or dirty:
                 os.fsync(self._f.fd)
@@ -335,21 +349,22 @@ class Slab:
 
     def _entries(self, pending, dirty):
         """Steps 2 and 3 of a commit."""
-        f, size, pages = self._f, _slab.ENTRY.size, set()
-        with self._lock:
-            # What was replaced or evicted since step 1 has no entry: its slot is free already.
-            live = {k: b for k, b in pending.items() if self._pending.get(k) is b}
-            for name, b in live.items():
-                b.committed = True  # from here on its slot is not free before another commit
-                del self._pending[name]
-                self._index[b.slot * size:(b.slot + 1) * size] = self._layout.entry(b.slot, self._next, b.length, b.sum, name)
-                pages.add(b.slot * size // _slab.ALIGN)
-            for s in dirty:
-                self._index[s * size:(s + 1) * size] = _slab.FREE
-                pages.add(s * size // _slab.ALIGN)
-            self._next += 1
-        self._torn = dirty
+        f, size, pages, live = self._f, _slab.ENTRY.size, set(), {}
         try:
+            with self._only(self._lock):
+                generation, self._next = self._next, self._next + 1
+                for name, b in pending.items():
+                    if self._pending.get(name) is not b:
+                        continue  # replaced or evicted since step 1: its slot is free already
+                    live[name] = b  # first: this may be interrupted anywhere
+                    b.committed = True  # from here on its slot is not free before another commit
+                    del self._pending[name]
+                    self._index[b.slot * size:(b.slot + 1) * size] = self._layout.entry(b.slot, generation, b.length, b.sum, name)
+                    pages.add(b.slot * size // _slab.ALIGN)
+                for s in dirty:
+                    self._index[s * size:(s + 1) * size] = _slab.FREE
+                    pages.add(s * size // _slab.ALIGN)
+            self._torn = dirty
             for page in sorted(pages):
                 at = page * _slab.ALIGN
                 view = bytes(self._index[at:at + _slab.ALIGN]).ljust(_slab.ALIGN, b"\0")
@@ -363,10 +378,8 @@ class Slab:
                         self._pending[name] = b
             raise
         self._torn = []
-        with self._lock:
-            gone = set(dirty)
-            self._dirty = [s for s in self._dirty if s not in gone]
-            self._free.extend(dirty)
+        with self._only(self._lock):
+            self._dirty, self._free = self._dirty[len(dirty):], self._free + dirty  # what came since is behind them
 
     # Gets.
 
@@ -425,7 +438,7 @@ class Slab:
         names = [_digest(k) for k in keys]
         if len(names) != len(offsets):
             raise ValueError(f"{len(names)} keys, {len(offsets)} offsets")
-        with self._lock:
+        with self._only(self._lock):
             blocks = [self._blocks.get(name) for name in names]
             for name, b in zip(names, blocks):
                 if b is not None:
@@ -442,7 +455,7 @@ class Slab:
                 raise OSError(-n, os.strerror(-n), self.path)
         summed = [j for j, i in enumerate(which) if self._verify and blocks[i].sum is not None and done[j] == lengths[j]]
         totals = dict(zip(summed, sums(memory, [at[j] for j in summed], [lengths[j] for j in summed], stream))) if summed else {}
-        with self._lock:
+        with self._only(self._lock):
             for j, i in enumerate(which):
                 b = blocks[i]
                 if self._blocks.get(names[i]) is not b:
@@ -469,8 +482,7 @@ class Slab:
         TypeError
             A key of another type.
         """
-        with self._lock if self._pid == os.getpid() else contextlib.nullcontext():  # in a child it may be held for ever
-            return _digest(key) in self._blocks
+        return _digest(key) in self._blocks
 
     def __len__(self):
         """How many blocks the slab has."""
