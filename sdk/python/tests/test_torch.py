@@ -1,6 +1,7 @@
 """Tests of lanefs.torch on a mount with the host runtime: LANEFS_TEST_DIR is its directory. Run by the Go test beside this, where PyTorch is."""
 
 import dataclasses
+import gc
 import inspect
 import os
 import subprocess
@@ -321,6 +322,61 @@ class Checkpoints(Case):
         self.assertEqual(len(os.listdir(path("ck"))), 2, "the older checkpoint's files go")
         self.assertNotEqual(set(os.listdir(path("ck"))), first)
 
+    def test_values(self):
+        """Of tensors whose bytes are not their values, and of whatever name."""
+        real, imaginary = torch.tensor([1., -2.]), torch.tensor([1 + 2j, 3 - 4j])
+        wide = imaginary.to(torch.complex128)  # of which the file has bytes
+        saved = {"neg": torch._neg_view(real), "conj": imaginary.conj(), "into neg": real, "into conj": imaginary, "wide conj": wide.conj(), "wide neg": torch._neg_view(wide), "__metadata__": real, "\udc80": real}
+        self.save({**saved, "step": 1}, lt.StorageWriter(path("values")))
+        got = {**self.blank(saved), "into neg": torch._neg_view(torch.zeros(2)), "into conj": torch.zeros(2, dtype=torch.complex64).conj(), "step": 0}
+        self.load(got, lt.StorageReader(path("values")))
+        for name, t in saved.items():
+            self.assertTrue(torch.equal(got[name], t), name)
+
+    def test_large_objects(self):  # one call of the system's gives a part of them
+        self.save({"step": list(range(1000))}, lt.StorageWriter(path("objects")))
+        preadv = os.preadv
+        with mock.patch("os.preadv", lambda fd, views, at: preadv(fd, [views[0][:100]], at)):
+            self.assertEqual(self.check({"step": None}, path("objects")), list(range(1000)))
+        with mock.patch("os.preadv", return_value=0), self.assertRaisesRegex(BaseException, "ends at"):
+            self.check({"step": None}, path("objects"))
+
+    def test_same_plan(self):
+        """A planner may give a save the plan of the one before, as it keeps them: its files are new ones all the same."""
+        from lanefs.torch._checkpoint import _dcp
+        tensors = {"w": torch.zeros(3)}
+        item = types.SimpleNamespace(type=None, index=types.SimpleNamespace(fqn="w", offset=None))
+        planner = types.SimpleNamespace(resolve_data=lambda _: tensors["w"])
+        writer = lt.StorageWriter(path("plan"))
+        plan, = writer.prepare_global_plan([_dcp.SavePlan([item])])
+        names = [writer.write_data(plan, planner).value()[0].storage_data.file for _ in range(2)]
+        self.assertEqual((len(set(names)), sorted(os.listdir(path("plan")))), (2, sorted(n + ".part" for n in names)))
+
+    def test_left_behind(self):
+        """What failed and killed saves left is deleted before the next one needs the room, but not what one has that is under way."""
+        where, want = path("left"), {**some(), "step": 1}
+        parts = lambda: sorted(n for n in os.listdir(where) if n.endswith(".part"))
+        self.save(want, lt.StorageWriter(where))
+        other = lt.StorageWriter(where)
+        for writer in other, lt.StorageWriter(where):
+            for _ in range(2):
+                with mock.patch.object(writer, "finish", side_effect=OSError("no room")):
+                    self.assertRaises(BaseException, self.save, {**want, "step": 2}, writer)
+        self.assertEqual(len(parts()), 2, "one of each writer, which might go on")
+        del writer
+        gc.collect()
+        last = lt.StorageWriter(where)
+        finish = last.finish
+
+        def look(*args, **kwargs):
+            self.assertEqual(len(parts()), 2, "the other's, and its own")
+            finish(*args, **kwargs)
+        with mock.patch.object(last, "finish", look):
+            self.save({**want, "step": 3}, last)
+        self.assertEqual((parts(), self.check(want, where), len(os.listdir(where))), ([], 3, 2))
+        self.assertIsNone(last._writes)
+        del other
+
     def test_async(self):
         """What is saved is what the state was when async_save returned, whatever becomes of it then."""
         dcp = getattr(torch.distributed, "checkpoint", None)
@@ -370,7 +426,7 @@ class Checkpoints(Case):
                 finish(*args, **kwargs)
         with mock.patch.object(writer, "finish", side_effect=recorded):
             self.save({**some(), "step": 2}, writer)
-        self.assertEqual([c[0] for c in calls.mock_calls], ["flock", "listdir", "fsync", "rename", "fsync", "unlink"])
+        self.assertEqual([c[0] for c in calls.mock_calls], ["flock", "listdir", "fsync", "rename", "rename", "fsync", "unlink"])
         self.assertEqual(calls.mock_calls[0][1][1], _checkpoint.fcntl.LOCK_EX)
         self.assertEqual(self.check({**some(), "step": 2}, path("finish")), 2)
 

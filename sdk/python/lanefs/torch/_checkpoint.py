@@ -1,7 +1,8 @@
 """Storage of torch.distributed.checkpoint: a directory with a safetensors file of each rank, and `.metadata`.
 
 A save gives its files names of their own, and `.metadata` comes last, by rename. So a directory has the previous checkpoint or the new one,
-also after the end of a program or of the power in between; what the previous one had is deleted then.
+also after the end of a program or of the power in between; what the previous one had is deleted then. Until then its files have names that end in
+`.part`, and each rank's writer has a lock of its own: what a save leaves that fails, or is killed, the next one deletes before it needs the room.
 """
 
 import collections
@@ -29,10 +30,11 @@ try:
 except ImportError:
     from torch.distributed._shard.checkpoint.storage import WriteResult
 
-from .. import _file, _safetensors
+from .. import _file, _safetensors, _stage, _temporary
 from . import _files, _pieces
 
 _METADATA = ".metadata"
+_PART = ".part"
 _ASIDE = 1 << 30  # bytes that are read beside their tensors at a time
 
 
@@ -163,6 +165,8 @@ class StorageWriter(_Storage, *_stages, _dcp.StorageWriter):
         By save: there is no path.
     """
 
+    _writes = None  # the rank's file, locked, while it is no checkpoint's
+
     def set_up_storage_writer(self, is_coordinator, *args, **kwargs):
         """Begins a save. torch.distributed.checkpoint calls it.
 
@@ -179,11 +183,12 @@ class StorageWriter(_Storage, *_stages, _dcp.StorageWriter):
         """
         self._directory()
         self._alone(kwargs)
+        self._writes = None  # of a save that failed
 
     init = set_up_storage_writer  # its name before PyTorch 2.0
 
     def prepare_global_plan(self, plans):
-        """Makes the directory, and gives each rank's file a name that no other save has. torch.distributed.checkpoint calls it on one rank.
+        """Makes the directory, without what saves left there that failed, and gives each rank what its files' names begin with. torch.distributed.checkpoint calls it on one rank.
 
         Parameters
         ----------
@@ -202,8 +207,11 @@ class StorageWriter(_Storage, *_stages, _dcp.StorageWriter):
             The directory cannot be made.
         """
         os.makedirs(self._directory(), exist_ok=True)
-        token = secrets.token_hex(6)
-        return [dataclasses.replace(p, storage_data=f"__{rank}_{token}.safetensors") for rank, p in enumerate(plans)]
+        with os.scandir(self._directory()) as there:
+            for e in there:
+                if e.name.startswith("__") and e.name.endswith(_PART):
+                    _temporary.delete(e.path)
+        return [dataclasses.replace(p, storage_data=f"__{rank}_") for rank, p in enumerate(plans)]
 
     def write_data(self, plan, planner):
         """Writes a rank's file, complete and durable. torch.distributed.checkpoint calls it.
@@ -234,28 +242,28 @@ class StorageWriter(_Storage, *_stages, _dcp.StorageWriter):
                 raw = bytearray(data.getbuffer())
                 t, dtype, shape = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8), "", ()
             else:
-                t = data.detach().contiguous()
+                t = data.detach().resolve_conj().resolve_neg().contiguous()
                 dtype, shape = str(t.dtype), tuple(t.shape)
-                if not any(t.dtype == getattr(torch, name, None) for _, _, name in _safetensors._TYPES.values()):
+                if not any(t.dtype == getattr(torch, name or "", None) for _, _, name in _safetensors._TYPES.values()):
                     t = t.reshape(-1).view(torch.uint8)  # the file says bytes, .metadata what they are
-            name = item.index.fqn
+            name = item.index.fqn.encode("utf-8", "backslashreplace").decode()
             if item.index.offset is not None and any(item.index.offset):
                 name += "@" + ",".join(map(str, item.index.offset))
-            while name in tensors:
+            while name in tensors or name == "__metadata__":
                 name += "'"
             tensors[name] = t
             items.append((item.index, name, dtype, shape))
         results = []
         if tensors:
             order = sorted(tensors, key=lambda n: -tensors[n].element_size())
-            path = os.path.join(self._directory(), plan.storage_data)
+            file = f"{plan.storage_data}{secrets.token_hex(6)}.safetensors"  # not of the plan, which planners keep for the next save
+            path = os.path.join(self._directory(), file + _PART)
             _safetensors.save({n: tensors[n] for n in order}, path, {"format": "pt"}, self._fallback)
-            with open(path, "rb") as f:
-                base, entries, _ = _safetensors.read_header(lambda n, at: os.pread(f.fileno(), n, at), os.fstat(f.fileno()).st_size)
+            self._writes = f = _temporary.Lock(path)
+            base, entries, _ = _safetensors.read_header(lambda n, at: os.pread(f.fd, n, at), os.fstat(f.fd).st_size)
             for index, name, dtype, shape in items:
                 _, _, start, end = entries[name]
-                results.append(WriteResult(index=index, size_in_bytes=end - start,
-                                           storage_data=_Stored(plan.storage_data, base + start, end - start, dtype, shape)))
+                results.append(WriteResult(index=index, size_in_bytes=end - start, storage_data=_Stored(file, base + start, end - start, dtype, shape)))
         done = Future()
         done.set_result(results)
         return done
@@ -283,21 +291,24 @@ class StorageWriter(_Storage, *_stages, _dcp.StorageWriter):
         fd = os.open(directory, os.O_RDONLY)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # one save at a time finds its files, and deletes those of others
-            there = os.listdir(directory)
-            if not used.issubset(there):
+            there, ours = os.listdir(directory), {file + _PART for file in used}
+            if not ours.issubset(there):
                 raise OSError(errno.EBUSY, "another save to this directory ended before this one", directory)
             with open(path + ".tmp", "wb") as f:
                 pickle.dump(metadata, f)
                 f.flush()
                 os.fsync(f.fileno())
+            for file in used:
+                os.rename(os.path.join(directory, file + _PART), os.path.join(directory, file))
             os.rename(path + ".tmp", path)
             os.fsync(fd)
             for name in there:
-                if name.startswith("__") and ".safetensors" in name and name not in used:
+                if name.startswith("__") and ".safetensors" in name and name not in ours:
                     with contextlib.suppress(FileNotFoundError):  # another save's, which has just got its name
                         os.unlink(os.path.join(directory, name))
         finally:
             os.close(fd)
+            self._writes = None
 
 
 class StorageReader(_Storage, _dcp.StorageReader):
@@ -431,7 +442,7 @@ def _read(f, items, planner):
     straight, aside, held = [], [], 0
     for item, s in items:
         if item.type == _planner.LoadItemType.BYTE_IO:
-            planner.load_bytes(item, io.BytesIO(os.pread(f.fd, s.length, s.offset)))
+            planner.load_bytes(item, io.BytesIO(_bytes(f, s)))
             continue
         target = planner.resolve_tensor(item)
         into, lengths, offsets = target.detach(), tuple(item.lengths), tuple(item.storage_offsets)
@@ -441,7 +452,7 @@ def _read(f, items, planner):
         rows = (offsets[0], lengths[0]) if s.shape else (0, 1)
         row = s.length // max(1, s.shape[0] if s.shape else 1)
         at = s.offset + rows[0] * row
-        if into.dtype == dtype and into.is_contiguous() and lengths[1:] == s.shape[1:]:
+        if into.dtype == dtype and into.is_contiguous() and not _stage.lazy(into) and lengths[1:] == s.shape[1:]:
             straight.append((into, at, item, target))
             continue
         whole = torch.empty((rows[1], *s.shape[1:]) if s.shape else (), dtype=dtype, device=into.device)
@@ -454,6 +465,18 @@ def _read(f, items, planner):
     for _, _, item, target in straight:
         planner.commit_tensor(item, target)
     _place(f, aside, planner)
+
+
+def _bytes(f, stored):
+    """Of an item that is no tensor. One call of the system's gives 2 GiB at most."""
+    raw = bytearray(stored.length)
+    view, at = memoryview(raw), stored.offset
+    while view:
+        n = os.preadv(f.fd, [view], at)
+        if n == 0:
+            raise EOFError(f"{f.path!r} ends at {at}, within {stored.length} bytes at {stored.offset}")
+        view, at = view[n:], at + n
+    return raw
 
 
 def _place(f, aside, planner):
