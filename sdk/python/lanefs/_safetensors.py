@@ -10,12 +10,15 @@ import warnings
 
 from . import _file, _temporary
 
-# Size in bytes, and the names in NumPy and PyTorch (None: no such type).
+# Size in bits, and the names in NumPy and PyTorch (None: no such type).
 _TYPES = {
-    "BOOL": (1, "?", "bool"), "U8": (1, "u1", "uint8"), "I8": (1, "i1", "int8"), "F8_E4M3": (1, None, "float8_e4m3fn"),
-    "F8_E5M2": (1, None, "float8_e5m2"), "I16": (2, "<i2", "int16"), "U16": (2, "<u2", "uint16"), "F16": (2, "<f2", "float16"),
-    "BF16": (2, None, "bfloat16"), "I32": (4, "<i4", "int32"), "U32": (4, "<u4", "uint32"), "F32": (4, "<f4", "float32"),
-    "F64": (8, "<f8", "float64"), "I64": (8, "<i8", "int64"), "U64": (8, "<u8", "uint64"),
+    "BOOL": (8, "?", "bool"), "U8": (8, "u1", "uint8"), "I8": (8, "i1", "int8"), "F8_E4M3": (8, None, "float8_e4m3fn"),
+    "F8_E5M2": (8, None, "float8_e5m2"), "I16": (16, "<i2", "int16"), "U16": (16, "<u2", "uint16"), "F16": (16, "<f2", "float16"),
+    "BF16": (16, None, "bfloat16"), "I32": (32, "<i4", "int32"), "U32": (32, "<u4", "uint32"), "F32": (32, "<f4", "float32"),
+    "F64": (64, "<f8", "float64"), "I64": (64, "<i8", "int64"), "U64": (64, "<u8", "uint64"),
+    # Of later versions of the format.
+    "F4": (4, None, "float4_e2m1fn_x2"), "F6_E2M3": (6, None, None), "F6_E3M2": (6, None, None), "F8_E8M0": (8, None, "float8_e8m0fnu"),
+    "F8_E4M3FNUZ": (8, None, "float8_e4m3fnuz"), "F8_E5M2FNUZ": (8, None, "float8_e5m2fnuz"), "C64": (64, "<c8", "complex64"),
 }
 _MAX_HEADER = 100 << 20
 _ALIGN = 256  # bytes: where tensors begin in a file of ours. Matrix products want 16 of the memory that shares it
@@ -105,10 +108,10 @@ def read_header(read, size):
             bad("its metadata is not text")
         entries = {}
         for name, e in header.items():
-            (start, end), shape, (size_of, *_) = e["data_offsets"], e["shape"], _TYPES[e["dtype"]]
+            (start, end), shape, (bits, *_) = e["data_offsets"], e["shape"], _TYPES[e["dtype"]]
             if not isinstance(shape, list) or any(type(d) is not int or not 0 <= d < 1 << 63 for d in (start, end, *shape)):
                 bad(f"tensor {name!r} has offsets or a shape that are none")
-            if end - start != size_of * math.prod(shape):
+            if 8 * (end - start) != bits * math.prod(shape):
                 bad(f"tensor {name!r} is not where it says")
             entries[name] = (e["dtype"], shape, start, end)
     except (KeyError, TypeError, AttributeError) as e:
@@ -130,6 +133,17 @@ def _once(pairs):
     if len(names) != len(pairs):
         raise ValueError("a name is there twice")
     return names
+
+
+def torch_type(torch, dtype, shape):
+    """PyTorch's type (None: it has none) and shape of a tensor. An element of its own has two numbers of 4 bits; in a file each counts."""
+    bits, _, name = _TYPES[dtype]
+    kind = getattr(torch, name or "", None)
+    if kind is None or bits != 4:
+        return kind, shape
+    if not shape or shape[-1] % 2:
+        raise ValueError(f"a tensor of {dtype} and shape {shape}, which PyTorch cannot have")
+    return kind, [*shape[:-1], shape[-1] // 2]
 
 
 def _framework(name):
@@ -179,13 +193,14 @@ def load_safetensors(path, framework=None, fallback=False):
         raise ValueError("the mount's device memory is a GPU's, which NumPy does not reach: install PyTorch")
     whole = _torch_bytes(module, mapping) if kind == "torch" else None
     for name, (dtype, shape, start, end) in entries.items():
-        size, np, torch = _TYPES[dtype]
-        if kind == "torch" and hasattr(module, torch):
+        bits, np, _ = _TYPES[dtype]
+        of, size = torch_type(module, dtype, shape) if kind == "torch" else (None, None)
+        if of is not None:
             part = whole[base + start:base + end]
-            if (base + start) % size:
+            if (base + start) % -(-bits // 8):
                 warnings.warn(f"{path!r}: tensor {name!r} does not lie at a multiple of its type's size, so it is copied", RuntimeWarning, stacklevel=2)
                 part = part.clone()
-            tensors[name] = part.view(getattr(module, torch)).view(shape)
+            tensors[name] = part.view(of).view(size)
         elif kind == "numpy" and np is not None:
             tensors[name] = module.frombuffer(mapping.memoryview(), dtype=np, count=math.prod(shape), offset=base + start).reshape(shape)
         else:
@@ -223,7 +238,8 @@ _STAGE = 1 << 30  # bytes of device memory through which a checkpoint is written
 
 def save(tensors, path, metadata=None, fallback=False):
     """Writes tensors (PyTorch's, NumPy's, or lanefs.Tensor's, by name) to a safetensors file through device memory and
-    commit. The file appears at path when it is complete and durable, and replaces an existing one: of a symbolic link what it leads to.
+    commit. The file appears at path when it is complete and durable, and replaces an existing one, whose owner and mode it gets: of a symbolic link
+    what it leads to.
 
     Parameters
     ----------
@@ -237,7 +253,7 @@ def save(tensors, path, metadata=None, fallback=False):
     Raises
     ------
     ValueError
-        What is no tensor, or of a type that safetensors has no name for; a name that is no text, or the format's own.
+        What is no tensor, or of a type that safetensors has no name for; a name that is no text, or that UTF-8 cannot have, or the format's own.
     NotLaneFS, OSError
         As open and File.commit. What was at path is still there.
     """
@@ -253,15 +269,17 @@ def save(tensors, path, metadata=None, fallback=False):
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + n]}
         parts.append(data)
         at += n
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % _ALIGN)
     head = struct.pack("<Q", len(text)) + text
     parts.insert(0, memoryview(head))
     total = len(head) + at
     path = os.path.realpath(os.fsdecode(path))
-    with _temporary.made(path) as (name, _):
+    with _temporary.made(path) as (name, fd):
+        was = _temporary.private(fd, path)
         with _file.File(name, "w", fallback, path) as f:
             _write(f, parts, total)
+        _temporary.like(fd, was)
         os.rename(name, path)
     _temporary.sync_directory(path)
 
@@ -316,7 +334,8 @@ def _bytes_of(t):
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(t, torch.Tensor):
         raise ValueError(f"want a tensor of PyTorch or NumPy, or a lanefs.Tensor, not {type(t).__name__}")
-    for name, (_, _, kind) in _TYPES.items():
-        if t.dtype == getattr(torch, kind, None):
-            return name, tuple(t.shape), t.detach().contiguous().reshape(-1).view(torch.uint8)
+    for name, (bits, _, kind) in _TYPES.items():
+        if t.dtype == getattr(torch, kind or "", None):
+            shape = (*t.shape[:-1], 2 * t.shape[-1]) if bits == 4 else tuple(t.shape)
+            return name, shape, t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     raise ValueError(f"safetensors has no type for {t.dtype}")

@@ -765,12 +765,18 @@ class Safetensors(unittest.TestCase):
                 ("hole", {"a": tensor(0, 4), "b": tensor(8, 12)}, 12), ("hole before", {"a": tensor(4, 8)}, 8), ("bytes of none", {"a": tensor(0, 4)}, 8),
                 ("twice", one[:-1] + "," + one[1:], 4), ("floats", {"a": tensor(0.0, 4.0)}, 4), ("booleans", {"a": tensor(False, 4, (True,))}, 4),
                 ("three offsets", {"a": {**tensor(0, 4), "data_offsets": [0, 4, 8]}}, 8), ("shape is text", {"a": {**tensor(0, 4), "shape": ""}}, 4),
+                ("half a byte", {"a": {**tensor(0, 1), "dtype": "F4"}}, 1), ("half a byte more", {"a": {**tensor(0, 1, [3]), "dtype": "F4"}}, 1),
                 ("large", {"a": tensor(0, 0, (0, 2**64))}, 0), ("digits", '{"a":%s}' % ("9" * 5000), 0), ("deep", "[" * 200000, 0), ("no UTF-8", b"{\xff}", 0),
                 ("metadata", {"__metadata__": [1], "a": tensor(0, 4)}, 4), ("number", {"__metadata__": {"a": 1}, "a": tensor(0, 4)}, 4)):
             text = header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header)).encode()
             p = write("malformed", struct.pack("<Q", len(text)) + text + bytes(size))
             with self.assertRaises(ValueError, msg=name):
                 lanefs.load_safetensors(p, framework="none")
+
+    def test_small_numbers(self):  # less than a byte each
+        want = {"f4": ("F4", [2, 3], b"abc"), "f6": ("F6_E2M3", [4], b"def"), "g6": ("F6_E3M2", [2, 2], b"ghi")}
+        t = lanefs.load_safetensors(write("small numbers", safetensors(want)), framework="none")
+        self.assertEqual({k: (v.dtype, list(v.shape), bytes(v.memoryview())) for k, v in t.items()}, want)
 
     def test_larger_than_the_stage(self):  # and with nothing in it
         a, b = os.urandom(5 * 2**20 + 3), os.urandom(2**20)

@@ -69,10 +69,12 @@ class Files(Case):
                 self.assertRaises(ValueError, f.read_into, lazy)
                 self.assertRaises(ValueError, f.write_from, lazy)
         for bad, why in (([t], ValueError), ({"a": [1]}, ValueError), ({"a": t.t()[1:]}, ValueError), ({"a": t.to_sparse()}, ValueError),
-                         ({"a": t, "b": t}, RuntimeError), ({"a": t, "b": t[1]}, RuntimeError), ({"a": torch.zeros(2, dtype=torch.complex64)}, ValueError),
+                         ({"a": t, "b": t}, RuntimeError), ({"a": t, "b": t[1]}, RuntimeError), ({"a": torch.zeros(2, dtype=torch.complex128)}, ValueError),
+                         *(({"a": torch.empty(3, device="meta"), **more}, ValueError) for more in ({}, {"b": torch.empty(3, device="meta")})), ({"\udc80": t}, ValueError),
                          ({"__metadata__": t}, ValueError), ({5: t}, ValueError), ({"a": negative}, ValueError)):
             self.assertRaises(why, lt.save_file, bad, path("refused.safetensors"))
-        self.assertRaises(TypeError, lt.save_file, {"a": t}, path("refused.safetensors"), {"step": 3})
+        for bad in {"step": 3}, {3: "step"}, [], "text":
+            self.assertRaises(TypeError, lt.save_file, {"a": t}, path("refused.safetensors"), bad)
         self.assertFalse(os.path.exists(path("refused.safetensors")))
         self.assertRaises(FileNotFoundError, lt.load_file, path("none.safetensors"))
         for data in (b"", b"short", b"\xff" * 100):
@@ -82,6 +84,86 @@ class Files(Case):
         lt.save_file(some(), path("cut.safetensors"))
         os.truncate(path("cut.safetensors"), os.path.getsize(path("cut.safetensors")) - 1)
         self.assertRaises(ValueError, lt.load_file, path("cut.safetensors"))
+
+    def test_types(self):
+        """Those of later versions of the format, as far as this PyTorch has them: of 4 bits an element of PyTorch's has two."""
+        from lanefs import _safetensors
+        want = {"c": torch.tensor([[1 + 2j, 3 - 4j]], dtype=torch.complex64), "é": torch.ones(2)}
+        for name in "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu":
+            if hasattr(torch, name):
+                want[name] = torch.arange(4, dtype=torch.uint8).view(getattr(torch, name))
+        lt.save_file(want, path("types.safetensors"))
+        for got in lt.load_file(path("types.safetensors")), lanefs.load_safetensors(path("types.safetensors"), framework="torch"):
+            self.assertEqual({k: (v.dtype, v.shape, bytes(v.contiguous().view(torch.uint8).flatten().tolist())) for k, v in got.items()},
+                             {k: (v.dtype, v.shape, bytes(v.view(torch.uint8).flatten().tolist())) for k, v in want.items()})
+        with open(path("types.safetensors"), "rb") as f:
+            self.assertIn('"é":{"dtype":"F32"'.encode(), f.read())  # as safetensors has it
+        four = torch.arange(6, dtype=torch.uint8).reshape(3, 2)
+        with mock.patch.dict(_safetensors._TYPES, {"F4": (4, None, "uint8")}, clear=True):
+            lt.save_file({"four": four}, path("types.safetensors"))
+            self.same(lt.load_file(path("types.safetensors")), {"four": four})
+            self.same(lanefs.load_safetensors(path("types.safetensors"), framework="torch"), {"four": four})
+        t = lanefs.load_safetensors(path("types.safetensors"), framework="none")["four"]
+        self.assertEqual((t.dtype, t.shape, bytes(t.memoryview())), ("F4", (3, 4), bytes(range(6))))
+        lanefs.save({"four": t}, path("again.safetensors"))
+        self.assertEqual(lanefs.load_safetensors(path("again.safetensors"), framework="none")["four"].shape, (3, 4))
+        for shape in (), (4, 3):
+            self.assertRaises(ValueError, _safetensors.torch_type, types.SimpleNamespace(float4_e2m1fn_x2=1), "F4", shape)
+        with mock.patch.dict(_safetensors._TYPES, {"F4": (4, None, None)}), self.assertRaisesRegex(ValueError, "lacks"):
+            lt.load_file(path("types.safetensors"))
+
+    def test_bytes_are_values(self):
+        for lazy in torch._neg_view(torch.ones(2)), torch.tensor([1 + 2j]).conj():
+            lanefs.save({"a": lazy}, path("lazy.safetensors"))
+            self.assertTrue(torch.equal(lt.load_file(path("lazy.safetensors"))["a"], lazy))
+
+    def test_devices(self):  # that no lane reaches get what is read by way of the CPU's memory
+        lt.save_file(some(), path("devices.safetensors"))
+        got = lt.load_file(path("devices.safetensors"), "meta")
+        self.assertEqual({k: (v.device.type, v.shape, v.dtype) for k, v in got.items()}, {k: ("meta", v.shape, v.dtype) for k, v in some().items()})
+
+    def test_replaced(self):
+        """A new file has the owner and the mode of the one that it replaces, as if that had been written to; nobody else reads it before."""
+        p = path("replaced.safetensors")
+        lt.save_file({"a": torch.zeros(3)}, p)
+        mask = os.umask(0)
+        os.umask(mask)
+        self.assertEqual(os.stat(p).st_mode & 0o777, 0o666 & ~mask)
+        chown, chmod = os.fchown, os.fchmod
+        for mode, may in (0o640, True), (0o400, True), (0o664, "group"), (0o664, False):
+            os.chmod(p, mode)
+            if os.geteuid() == 0:
+                os.chown(p, 1234, 4321)
+            was, seen = os.stat(p), []
+
+            def fchown(fd, uid, gid):
+                if not may or may == "group" and uid != -1:
+                    raise PermissionError(1, "as for ordinary users")
+                chown(fd, uid, gid)
+
+            def fchmod(fd, mode):
+                seen.append(mode)
+                chmod(fd, mode)
+            with mock.patch("os.fchown", fchown), mock.patch("os.fchmod", fchmod):
+                lt.save_file({"a": torch.ones(3)}, p)
+            now = os.stat(p)
+            self.assertEqual(seen[0], 0o600)
+            self.assertEqual(now.st_mode & 0o777, mode if may else mode & 0o707)
+            self.assertEqual((now.st_uid, now.st_gid), (was.st_uid if may is True else os.geteuid(), was.st_gid if may else os.getegid()))
+            self.assertTrue(torch.equal(lt.load_file(p)["a"], torch.ones(3)))
+
+    def test_long_names(self):  # of as many bytes as there may be: there is no room behind them for what a new file's name has besides
+        for n in 234, 235, 255:
+            for p in path("x" * n), path("é" * (n // 2)):
+                lt.save_file({"a": torch.zeros(3)}, p)
+                program = "import lanefs.torch as lt, os, sys; t = lt.load_file(sys.argv[1]); os.rename = lambda *_: os.kill(os.getpid(), 9); lt.save_file(t, sys.argv[1])"
+                if p == path("x" * 255):
+                    self.assertEqual(subprocess.run([sys.executable, "-c", program, p]).returncode, -9)
+                lt.save_file({"a": torch.ones(3)}, p)  # and deletes what that left
+                self.assertEqual(lt.load_file(p)["a"].tolist(), [1] * 3)
+                self.assertEqual([name for name in os.listdir(DIR) if name.endswith(".tmp")], [])
+                os.unlink(p)
+        self.assertRaises(OSError, lt.save_file, {"a": torch.zeros(3)}, path("x" * 256))
 
     def test_changes(self):
         """A file that changes while it is loaded is loaded again, one that changes all the time is not, and what cannot be read is no tensor's."""
@@ -239,6 +321,19 @@ class Shared(Case):
                 with self.assertWarnsRegex(RuntimeWarning, "multiples of 16"):
                     user.safe_open(path("m8.safetensors"))
                 os.unlink(path("m8.safetensors"))
+                lt.save_file({"n": torch.zeros(2)}, path("new.safetensors"))
+                user.safe_open(path("new.safetensors"))
+                lt.save_file({"n": torch.ones(2)}, path("new.safetensors"))
+                self.assertEqual(user.safe_open(path("new.safetensors"), "pt").get_tensor("n").tolist(), [1, 1], "not the file that had the name")
+                for args, kwargs in (("meta",), {}), ((), {"device": torch.device("meta")}):
+                    f = user.safe_open(path("new.safetensors"), "pt", *args, **kwargs)
+                    self.assertEqual((f.get_tensor("n").device.type, f.get_slice("n")[1:].device.type), ("meta", "meta"))
+                del weights.files[path("new.safetensors")]
+                with mock.patch.dict(lanefs._safetensors._TYPES, {"F32": (32, None, "none")}):
+                    f = user.safe_open(path("new.safetensors"))
+                    self.assertEqual(f.keys(), ["n"])
+                    self.assertRaisesRegex(ValueError, "F32, which this PyTorch lacks", f.get_tensor, "n")
+                del weights.files[path("new.safetensors")]
                 self.assertEqual(again.data_ptr(), got["w"].data_ptr())
                 self.assertEqual(user.safe_open("x", "np")[0], "safetensors' own")
                 with open(os.path.join(OUTSIDE, "y.safetensors"), "wb") as out, open(path("m.safetensors"), "rb") as f:

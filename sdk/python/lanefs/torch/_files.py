@@ -79,15 +79,16 @@ def empty(entries, device, path):
     """New tensors for a header's entries."""
     tensors = {}
     for name, (dtype, shape, _, _) in entries.items():
-        kind = getattr(torch, _safetensors._TYPES[dtype][2], None)
+        kind, size = _safetensors.torch_type(torch, dtype, shape)
         if kind is None:
             raise ValueError(f"{path!r}: tensor {name!r} is of type {dtype}, which PyTorch {torch.__version__} lacks")
-        tensors[name] = torch.empty(shape, dtype=kind, device=device)
+        tensors[name] = torch.empty(size, dtype=kind, device=device)
     return tensors
 
 
 def save_file(tensors, filename, metadata=None, *, fallback=False):
-    """Writes tensors to a safetensors file. It appears, complete and durable, when this returns, in the place of an older one; of a symbolic link what it leads to.
+    """Writes tensors to a safetensors file. It appears, complete and durable, when this returns, in the place of an older one, whose owner and mode it gets; of a symbolic link what
+    it leads to.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ def save_file(tensors, filename, metadata=None, *, fallback=False):
     lanefs.NotLaneFS
         The directory is not on a LaneFS mount, and fallback is false.
     ValueError
-        Not a dict of tensors by name; a tensor that is sparse, has gaps, or is conjugated or negated when it is read; a type that safetensors has no name for.
+        Not a dict of tensors by name, or a name that UTF-8 cannot have; a tensor that is sparse, on the meta device, has gaps, or is conjugated or negated when it is read; a type that safetensors has no name for.
     RuntimeError
         Tensors share memory.
     TypeError
@@ -113,7 +114,7 @@ def save_file(tensors, filename, metadata=None, *, fallback=False):
     """
     if not isinstance(tensors, dict):
         raise ValueError(f"want a dict of tensors by name, not {type(tensors).__name__}")
-    if metadata is not None and not all(isinstance(x, str) for kv in metadata.items() for x in kv):
+    if metadata is not None and not (isinstance(metadata, dict) and all(isinstance(x, str) for kv in metadata.items() for x in kv)):
         raise TypeError("metadata is a dict of text to text")
     seen = {}
     for name, t in tensors.items():
@@ -121,6 +122,8 @@ def save_file(tensors, filename, metadata=None, *, fallback=False):
             raise ValueError(f"{name!r} is no name of a tensor")
         if not isinstance(t, torch.Tensor):
             raise ValueError(f"{name!r} is no tensor, but {type(t).__name__}")
+        if t.device.type == "meta":
+            raise ValueError(f"{name!r} is on the meta device, and has no bytes")
         if t.layout != torch.strided:
             raise ValueError(f"{name!r} is sparse: make it dense first")
         if not t.is_contiguous():

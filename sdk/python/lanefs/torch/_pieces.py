@@ -6,7 +6,7 @@ import os
 import torch
 
 
-def read(file, ranges, fallback_device=None):
+def read(file, ranges):
     """Reads ranges of a file.
 
     Parameters
@@ -28,7 +28,7 @@ def read(file, ranges, fallback_device=None):
         if n:
             devices[tensor.device].append((tensor, offset, n))
     for device, parts in devices.items():
-        if file.session is None and device.type != "cpu":  # no lanes: by the CPU's memory
+        if device.type != "cpu" and (file.session is None or device.type != "cuda"):  # no lanes, or none that reach it: by the CPU's memory
             host = [(torch.empty_like(t, device="cpu"), o, n) for t, o, n in parts]
             _read(file, host, 0)
             for (t, _, _), (h, _, _) in zip(parts, host):

@@ -19,7 +19,7 @@ class Weights:
     Attributes
     ----------
     files : dict of str to lanefs.Tensors
-        By path. They hold the memory, as each tensor does.
+        By path, as they were when they were opened last. They hold the memory, as each tensor does.
     """
 
     def __init__(self):
@@ -55,10 +55,12 @@ class _Slice:
 class _Open:
     """What safetensors.safe_open gives, over a mapping."""
 
-    def __init__(self, tensors):
+    def __init__(self, tensors, device):
         import torch
-        self._tensors = tensors
-        self._names = {getattr(torch, t): name for name, (_, _, t) in _safetensors._TYPES.items() if hasattr(torch, t)}
+        # Programs leave the CPU out, or name it, and put weights where they want them: that is where these are. What else they name they get.
+        device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cpu")
+        self._tensors, self._device = tensors, None if device.type == "cpu" else device
+        self._names = {getattr(torch, t): name for name, (_, _, t) in _safetensors._TYPES.items() if hasattr(torch, t or "")}
 
     def keys(self):
         return list(self._tensors)
@@ -71,9 +73,12 @@ class _Open:
 
     def get_tensor(self, name):
         try:
-            return self._tensors[name]
+            t = self._tensors[name]
         except KeyError:
             raise KeyError(f"the file has no tensor {name!r}") from None
+        if isinstance(t, _safetensors.Tensor):
+            raise ValueError(f"tensor {name!r} is of type {t.dtype}, which this PyTorch lacks")
+        return t if self._device is None else t.to(self._device)
 
     def get_slice(self, name):
         t = self.get_tensor(name)
@@ -106,7 +111,7 @@ def shared_weights(*, fallback=False):
 
     A second process neither reads the file nor takes memory for it. The weights are to be read only: what would write to them, an
     optimizer or an operation in place, fails on the device, or in all processes is seen. A weight is still copied if
-    from_pretrained converts its type or its layout, or puts it elsewhere. A warning says if the file's tensors do not lie at multiples of 16
+    from_pretrained converts its type or its layout, or puts it elsewhere; so are all if safe_open is told another device than the mount's and the CPU. A warning says if the file's tensors do not lie at multiples of 16
     bytes; those of files that lanefs.torch.save_file wrote do, if their sizes allow it.
 
     Parameters
@@ -139,11 +144,11 @@ def shared_weights(*, fallback=False):
         def safe_open(filename, framework="pt", *args, **kwargs):
             if framework not in ("pt", "torch", "pytorch"):
                 return original(filename, framework, *args, **kwargs)
-            path = os.path.realpath(filename)
-            if path not in weights.files:
+            path, device = os.path.realpath(filename), args[0] if args else kwargs.get("device")
+            if path not in weights.files or not weights.files[path].current:  # another file may have the name by now
                 try:
                     weights.files[path] = tensors = _safetensors.load_safetensors(path, framework="torch")
-                    if any(t.data_ptr() % _PRODUCTS for t in tensors.values() if t.dim() > 1 and t.numel() * t.element_size() % _PRODUCTS == 0):
+                    if any(t.data_ptr() % _PRODUCTS for t in tensors.values() if not isinstance(t, _safetensors.Tensor) and t.dim() > 1 and t.numel() * t.element_size() % _PRODUCTS == 0):
                         warnings.warn(f"{path!r}: tensors do not begin at multiples of {_PRODUCTS} bytes, which makes a GPU's matrix products slower and round "
                                       "otherwise: lanefs.torch.save_file(lanefs.torch.load_file(path), path, metadata) mends the file", RuntimeWarning, stacklevel=2)
                 except NotLaneFS as e:
@@ -151,7 +156,7 @@ def shared_weights(*, fallback=False):
                         raise
                     warnings.warn(f"{e.strerror}: loaded without LaneFS", RuntimeWarning, stacklevel=2)
                     return original(filename, framework, *args, **kwargs)
-            return _Open(weights.files[path])
+            return _Open(weights.files[path], device)
 
         # transformers makes room for a model's size in PyTorch's allocator beforehand: memory that nothing here would use.
         try:
