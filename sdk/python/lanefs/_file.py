@@ -620,9 +620,10 @@ class File:
             self.session.release(self._handle)
         self._staged = None  # what is on streams keeps the handle
         sweep()
-        if self.session is None or not self.session._lost:  # else the number may be another file's
-            os.close(self.fd)
-        self.fd = self._ring = self._handle = None
+        lost = self.session is not None and self.session._lost
+        fd, self.fd, self._ring, self._handle = self.fd, None, None, None  # first: who is interrupted must not close the number again, which may be another file's
+        if not lost:  # likewise
+            os.close(fd)
         _stage.interrupted()  # while the handle was released
 
     _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules

@@ -95,9 +95,10 @@ class Ring:
         self._words = self._memory.cast("I")
         self._free = list(range(self.entries))
         self._flying = {}
-        self._room = threading.Condition()
-        self._fence = threading.Lock()  # for _wake, which holds _room
-        self._taking = threading.Lock()  # held by who takes completions: the reaper, or _carry_out. Locked before _room
+        self._lock = threading.RLock()  # with takes it at once; of a Condition it does so in Python, where a signal may come
+        self._room = threading.Condition(self._lock)
+        self._fence = threading.Lock()  # for _wake, which holds _lock
+        self._taking = threading.RLock()  # held, once, by who takes completions: the reaper, or _carry_out. Locked before _lock
         self._ended = None  # the error, after the end
         self._closed = False
         self._pid = os.getpid()  # the reaper thread does not exist in a forked child
@@ -129,7 +130,7 @@ class Ring:
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
-            The ring is closed, its daemon has ended, or it is another process's.
+            The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
         return self._start(w.READ, file, buffer, offset, start, length)
 
@@ -156,7 +157,7 @@ class Ring:
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
-            The ring is closed, its daemon has ended, or it is another process's.
+            The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
         return self._start(w.WRITE, file, buffer, offset, start, length)
 
@@ -179,7 +180,7 @@ class Ring:
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
-            The ring is closed, its daemon has ended, or it is another process's.
+            The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
         return self.submit([(w.SYNC, self._handle_of(file), 0, 0, 0, 0)])[0]
 
@@ -206,7 +207,7 @@ class Ring:
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
-            The ring is closed, its daemon has ended, or it is another process's.
+            The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
         buffer.memory  # not a closed one's, whose handle may be another's now
         f, b = self._handle_of(file), self._handle_of(buffer)
@@ -235,7 +236,7 @@ class Ring:
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
-            The ring is closed, its daemon has ended, or it is another process's.
+            The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
         buffer.memory.synchronize()
         f, b = self._handle_of(file), self._handle_of(buffer)
@@ -272,7 +273,7 @@ class Ring:
         ValueError
             A number that is negative or too large. Nothing was submitted.
         OSError
-            The ring is closed, its daemon has ended, or it is another process's.
+            The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
         if self._pid != os.getpid():
             raise OSError("the ring is that of the process that forked this one: open the file again")
@@ -284,7 +285,7 @@ class Ring:
             raise ValueError(f"a request with a number that is negative or too large: {e}") from None
         wait, reaps = 0, threading.current_thread() is self._reaper  # then a callback of a future submits, and nobody else makes room
         while todo:
-            with self._room:
+            with self._lock:
                 while not self._free and not self._ended and not reaps:
                     self._room.wait()
                 if self._ended:
@@ -303,11 +304,14 @@ class Ring:
     _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules
 
     def _alive(self):
+        """OSError where a request would never end."""
         if self._ending():
             raise OSError("the ring ended with the interpreter, as all threads but this one")
+        if self._taking._is_owned() or self._lock._is_owned():
+            raise OSError(errno.EDEADLK, "called in the middle of such a call of the same thread, by the handler of a signal")
 
     def _put(self, entries, futures):
-        """Submits what there is room for. The caller holds _room."""
+        """Submits what there is room for. The caller holds _lock."""
         tail = self._words[w.SQ_TAIL // 4]
         for entry, future in zip(entries, futures):
             slot = self._free.pop()
@@ -322,12 +326,16 @@ class Ring:
     def _wake(self):
         """Wakes the daemon, if it sleeps. Without a fence Python cannot know whether it does; a signal too many does no harm."""
         if _LOCKS_ARE_FENCES:
-            self._fence.acquire()
-            self._fence.release()
+            with self._fence:  # no signal's handler comes in between
+                pass
             if not self._words[w.DAEMON_SLEEPS // 4]:
                 return
+        try:
             self._words[w.DAEMON_SLEEPS // 4] = 0  # the daemon may sleep again meanwhile, and is signalled
-        self._write(self._submit, _ONE)
+            self._write(self._submit, _ONE)
+        except BaseException:  # of a signal's handler: the daemon would sleep on, and nobody would wake it
+            self._words[w.DAEMON_SLEEPS // 4] = 1
+            raise
 
     def _write(self, fd, data):
         """Writes to a descriptor of the ring's. If the program has closed it the reaper finds that out, too."""
@@ -367,28 +375,31 @@ class Ring:
             entry = w.SUBMISSION.pack(0, op, self._handle_of(file), self._handle_of(buffer), 0, offset, buffer.base + start, length)
         except struct.error as e:
             raise ValueError(f"a request with a number that is negative or too large: {e}") from None
-        if not self._taking.acquire(blocking=False):
-            return None
         waiting, others = _Waiting(), []
         try:
-            with self._room:
-                if self._ended or not self._free:
-                    return None
-                self._words[w.CLIENT_SLEEPS // 4] = 0  # the daemon need not wake the reaper
-                self._put((entry,), (waiting,))
-            words, tail, head = self._words, w.CQ_TAIL // 4, w.CQ_HEAD // 4
+            if not self._taking.acquire(blocking=False):
+                return None
+            words, tail, head, begun = self._words, w.CQ_TAIL // 4, w.CQ_HEAD // 4, False
             try:
+                with self._lock:
+                    if self._ended or not self._free:
+                        return None
+                    begun = True
+                    words[w.CLIENT_SLEEPS // 4] = 0  # the daemon need not wake the reaper
+                    self._put((entry,), (waiting,))
                 end = time.monotonic_ns() + _SPIN_NS
                 while waiting.lock.locked() and time.monotonic_ns() < end:
                     if words[tail] != words[head]:
                         self._split(waiting, others)
             finally:  # also if the handler of a signal raises
-                words[w.CLIENT_SLEEPS // 4] = 1
-                self._split(waiting, others)
-                if self._flying:  # the reaper looks for those, without a fence of its own
+                if begun:
+                    words[w.CLIENT_SLEEPS // 4] = 1
+                    self._split(waiting, others)
+                if begun and self._flying:  # the reaper looks for those, without a fence of its own
                     self._write(self._wake_write, b"x")
         finally:
-            self._taking.release()
+            if self._taking._is_owned():
+                self._taking.release()
             _tell(others)
         return waiting
 
@@ -451,14 +462,14 @@ class Ring:
         """The futures and results of completions, which have ended."""
         if not done:
             return done
-        with self._room:
+        with self._lock:
             ended = [(self._flying.pop(slot, None), result) for slot, result in done]
             self._free.extend(slot for slot, _ in done)
             self._room.notify_all()
         return ended
 
     def _end(self, why):
-        with self._room:
+        with self._lock:
             self._ended = self._ended or why
             futures = list(self._flying.values())
             self._flying.clear()
@@ -482,7 +493,7 @@ class Ring:
                 self._let_go()
             return
         why = OSError("the ring is closed")
-        with self._room:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True

@@ -80,10 +80,15 @@ def _new(path):
     while True:
         name = f"{path}.{secrets.token_hex(8)}.tmp"
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with contextlib.suppress(OSError):  # file systems without locks: _sweep deletes nothing there
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        if os.fstat(fd).st_nlink:
-            return name, fd
+        try:
+            with contextlib.suppress(OSError):  # file systems without locks: _sweep deletes nothing there
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return name, fd
+        except BaseException:  # of a signal's handler
+            os.unlink(name)
+            os.close(fd)
+            raise
         os.close(fd)  # another's _sweep came before the lock
 
 

@@ -5,6 +5,7 @@ import asyncio
 import ctypes
 import errno
 import json
+import linecache
 import math
 import os
 import resource
@@ -480,7 +481,9 @@ class Rings(unittest.TestCase):
                 called.set()
             futures = []
             with ring._taking:  # or it may have ended before it has a callback
-                ring.read(f, b, 0, 0, 512).add_done_callback(more)
+                first = threading.Thread(target=lambda: ring.read(f, b, 0, 0, 512).add_done_callback(more))
+                first.start()
+                first.join()
             self.assertTrue(called.wait(60))
             self.assertEqual([x.result(60) for x in futures], [512] * 51)
 
@@ -491,7 +494,9 @@ class Rings(unittest.TestCase):
 
             def now():
                 if not others:  # both have ended when it looks first
-                    others.append(ring.read(f, b, 0, 512, 512))
+                    other = threading.Thread(target=lambda: others.append(ring.read(f, b, 0, 512, 512)))
+                    other.start()
+                    other.join()
                     while words[32] - words[48] & 0xFFFFFFFF < 2:
                         pass
                 return 0
@@ -504,6 +509,56 @@ class Rings(unittest.TestCase):
             self.assertEqual(others[0].result(60), 512)
             self.assertEqual(words[80], 1, "the daemon wakes the reaper")
             self.assertEqual(f.read_into(b), 4096)
+
+    def test_handler(self):  # of a signal, in the middle of a call of its thread: it does not wait for itself, nor for the reaper, which waits for that
+        with lanefs.open(write("handler", b"z" * 4096)) as f, lanefs.Buffer(f, 4096) as b:
+            ring = f.ring
+            for lock in ring._taking, ring._lock:
+                for do in lambda: f.read_into(b), lambda: ring.read(f, b), lambda: ring.read_batch(f, b, [(0, 0, 1)]), lambda: ring.sync(f):
+                    with self.assertRaises(OSError) as e, lock:
+                        do()
+                    self.assertEqual(e.exception.errno, errno.EDEADLK)
+            self.assertEqual(f.read_into(b), 4096)
+
+    def test_interrupted_anywhere(self):
+        """At each line of a read and of closing a file: the ring goes on, and no descriptor is closed twice."""
+        with lanefs.open(write("interrupted anywhere", b"z" * 4096)) as f, lanefs.Buffer(f, 4096) as b:
+            f.read_into(b)
+            package, n, ends = os.path.dirname(lanefs.__file__), 0, False
+            signal.alarm(60)
+            try:
+                while not ends:
+                    n, lines, last, ends = n + 1, 0, None, True
+
+                    def trace(frame, event, _):
+                        nonlocal lines, last
+                        name = frame.f_code.co_filename
+                        if not name.startswith(package):
+                            return None
+                        at, last = last, (frame, frame.f_lineno)
+                        # As in test_kv.py; nor where a line has no code but that of the trace, or gives a lock back.
+                        nowhere = "with ", "try:", "finally:", "pass", "if self._taking._is_owned", "self._taking.release"
+                        if event == "line" and at != last and not linecache.getline(name, frame.f_lineno).strip().startswith(nowhere):
+                            lines += 1
+                            if lines == n:
+                                raise KeyboardInterrupt
+                        return trace
+                    g = lanefs.open(path("interrupted anywhere"))
+                    sys.settrace(trace)
+                    try:
+                        f.read_into(b, 0, 0, 512)
+                        g.close()
+                    except KeyboardInterrupt:
+                        ends = False
+                    finally:
+                        sys.settrace(None)
+                        last = None
+                    self.assertEqual(f.read_into(b), 4096)
+                    g.close()
+                self.assertEqual(f.ring.read(f, b, 0, 0, 512).result(60), 512)
+            finally:
+                signal.alarm(0)
+            self.assertGreater(n, 80)
 
     def test_nothing_left(self):  # of memory that cannot be had, and of rings without a descriptor, or a thread, for what they need besides
         with lanefs.open(write("nothing left", b"z" * 4096)) as f:
@@ -788,6 +843,14 @@ class Safetensors(unittest.TestCase):
         lanefs.save({}, path("of nothing"))
         self.assertEqual(lanefs.load_safetensors(path("of nothing"), "none"), {})
         self.assertEqual(lanefs.load_safetensors(write("by hand, of nothing", safetensors({})), "none"), {})
+
+    def test_save_interrupted(self):  # while its file is made: nothing is left of it
+        t = lanefs.load_safetensors(write("from", safetensors(self.tensors)), framework="none")
+        before = len(os.listdir("/proc/self/fd"))
+        with unittest.mock.patch("fcntl.flock", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, lanefs.save, t, path("save interrupted"))
+        self.assertEqual([n for n in os.listdir(DIR) if n.startswith("save interrupted")], [])
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_saved_at_once(self):  # by threads, or by programs of the same number in containers of their own: the last one's file, and no error
         p, failures, n = path("at once.safetensors"), [], 100000
