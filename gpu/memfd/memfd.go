@@ -1,4 +1,5 @@
-// Package memfd makes memory that is a file (memfd_create(2)), to be sealed and passed to other processes.
+// Package memfd makes memory that is a file (memfd_create(2)), to be sealed and passed to other processes. It does so in one way for all of LaneFS, also where
+// the kernel asks for more than older kernels know.
 package memfd
 
 import (

@@ -104,7 +104,7 @@ var lanes = []Option{
 	{Name: "shortcut", Kind: Choice, Values: []string{"on", "off"}, Default: "on", Layer: Lanes,
 		Help: "the software controller carries out a single short command without the rings of its queue pair",
 		More: "It is for reads and writes of one run of memory, of an image up to 64 KiB, and of an image in RAM for flushes, where the thread that asks would be host, lane and controller in turn. " +
-			"off has every command go through the lane's kernel and the rings, as those of a drive do: 2 µs more each. lanefs stat counts both; only the rings have doorbells.",
+			"off has every command go through the lane's kernel and the rings, as those of a drive do: some 2 microseconds more each. lanefs stat counts both; only the rings have doorbells.",
 		set: func(c *Config, v value) error { c.NoShortcut = v.text == "off"; return nil }},
 	{Name: "batch", Layer: Lanes, Help: "launch a kernel for each batch of commands, instead of kernels that stay resident",
 		set: func(c *Config, _ value) error { c.Batch = true; return nil }},
