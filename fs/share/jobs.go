@@ -125,6 +125,24 @@ func (r *ring) worker() {
 	}
 }
 
+// further is a worker beyond the ring's first: it ends, too, when another ring wants its place.
+func (r *ring) further() {
+	var t scratch
+	for {
+		select {
+		case b, ok := <-r.work:
+			if !ok {
+				return
+			}
+			r.carryOut(b.jobs, &t)
+			r.complete(b, &t)
+		case <-r.places.wanted:
+			r.started.Add(-1)
+			return
+		}
+	}
+}
+
 // scratch is memory for carrying out a batch, kept for the next one.
 type scratch struct {
 	results   [mostEntries]int64

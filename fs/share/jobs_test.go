@@ -17,7 +17,7 @@ import (
 func TestBrokenRing(t *testing.T) {
 	const submitted, reaped = 0, 192 // offsets of the client's counters
 	for _, at := range []int{submitted, reaped} {
-		r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, 1), places: make(chan struct{}, 1), ending: ends{&atomic.Bool{}}}
+		r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, 1), places: newPlaces(1), ending: ends{&atomic.Bool{}}}
 		r.ended.L = &r.mu
 		theirs, err := r.make(8)
 		require.NoError(t, err)

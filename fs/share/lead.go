@@ -88,7 +88,7 @@ func (r *ring) offer(b batch) bool {
 		return true
 	default:
 	}
-	if r.started < mostBegun(b) && r.begin() {
+	if int(r.started.Load()) < mostBegun(b) && r.begin() {
 		r.work <- b
 		return true
 	}
@@ -109,22 +109,21 @@ var processors = runtime.GOMAXPROCS(0)
 
 // begin begins a worker, if there may be more.
 func (r *ring) begin() bool {
-	if r.started > 0 { // each ring has one
-		select {
-		case r.places <- struct{}{}:
-		default:
-			return false
-		}
+	if first := r.started.Load() == 0; first { // each ring has one
+		r.workers.Go(r.worker)
+	} else if r.places.take() {
+		r.workers.Go(r.further)
+	} else {
+		return false
 	}
-	r.started++
-	r.workers.Go(r.worker)
+	r.started.Add(1)
 	return true
 }
 
 // dispatchWaiting passes what waits to a worker, and waits until one has taken it.
 func (r *ring) dispatchWaiting() {
 	if b := r.waiting; !r.offer(b) {
-		if r.started < maxWorkers {
+		if r.started.Load() < maxWorkers {
 			r.begin()
 		}
 		r.work <- b

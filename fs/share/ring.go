@@ -50,7 +50,7 @@ type ring struct {
 
 	lead      sync.Mutex   // held by the leader
 	called    atomic.Bool  // run was woken while lead was held
-	started   int          // number of workers; protected by lead
+	started   atomic.Int32 // number of workers; more of them with lead held only
 	waiting   batch        // was taken, and no worker has it; protected by lead
 	patient   bool         // the leader polls longer; protected by lead, as slept
 	slept     time.Time    // when the leader went to sleep; zero since submissions came
@@ -67,9 +67,9 @@ type ring struct {
 	work    chan batch
 	spare   chan []job // memory of batches that have ended
 	workers sync.WaitGroup
-	places  chan struct{} // Server.workers
-	ending  ends          // Server.ending, conn.gone
-	moved   [2]*moved     // Server.moved, conn.moved
+	places  *places   // Server.places
+	ending  ends      // Server.ending, conn.gone
+	moved   [2]*moved // Server.moved, conn.moved
 }
 
 // use is a handle and how many requests in flight name it.
@@ -95,7 +95,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: c.s.workers, ending: ends{&c.s.ending, &c.gone},
+	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: c.s.places, ending: ends{&c.s.ending, &c.gone},
 		moved: [2]*moved{&c.s.moved, &c.moved}}
 	r.ended.L = &r.mu
 	theirs, err := r.make(q.Entries)
@@ -154,9 +154,7 @@ func (r *ring) close(c *conn) {
 	r.done.Wait()
 	close(r.work)
 	r.workers.Wait()
-	for range max(r.started-1, 0) {
-		<-r.places
-	}
+	r.places.give(int(max(r.started.Load()-1, 0)))
 	r.free()
 	c.count.rings--
 	delete(c.rings, r)

@@ -50,8 +50,8 @@ type Server struct {
 	moved  moved
 	wg     sync.WaitGroup
 
-	ending  atomic.Bool   // Close was called: long transfers end early
-	workers chan struct{} // one element for each worker of a ring beyond its first
+	ending atomic.Bool // Close was called: long transfers end early
+	places *places     // of rings' workers
 
 	mu     sync.Mutex
 	conns  map[*conn]bool // protected by mu
@@ -82,7 +82,7 @@ func Serve(c Config) (*Server, error) {
 		os.Remove(c.Socket)
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	s := &Server{c: c, gate: g, ledger: newLedger(limits), workers: make(chan struct{}, maxAllWorkers), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
+	s := &Server{c: c, gate: g, ledger: newLedger(limits), places: newPlaces(maxAllWorkers), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
 	s.wg.Go(s.accept)
 	return s, nil
 }

@@ -1,0 +1,59 @@
+package share
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/share/wire"
+)
+
+// TestPlaces: a ring gets the place of another ring's worker that has nothing to do, and not of one that has. Each ring keeps its first worker, and
+// what is closed gives back what it has.
+func TestPlaces(t *testing.T) {
+	p := newPlaces(2)
+	rings := func() *ring {
+		r := &ring{work: make(chan batch), spare: make(chan []job, 1), places: p, moved: [2]*moved{{}, {}}}
+		r.ended.L = &r.mu
+		theirs, err := r.make(8)
+		require.NoError(t, err)
+		wire.CloseAll(theirs)
+		return r
+	}
+	end := func(r *ring) {
+		close(r.work)
+		r.workers.Wait()
+		p.give(int(max(r.started.Load()-1, 0)))
+		r.free()
+	}
+	greedy, late := rings(), rings()
+	require.True(t, greedy.begin())
+	require.True(t, greedy.begin())
+	require.True(t, greedy.begin())
+	require.EqualValues(t, 3, greedy.started.Load())
+	require.Len(t, p.taken, 2)
+
+	require.True(t, late.begin(), "each ring has one")
+	until := time.Now().Add(time.Minute)
+	for got := 0; got < 2 && time.Now().Before(until); time.Sleep(time.Millisecond) { // its workers may not wait yet
+		if late.begin() {
+			got++
+		}
+	}
+	require.EqualValues(t, 3, late.started.Load())
+	require.Eventually(t, func() bool { return greedy.started.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Len(t, p.taken, 2)
+
+	// Those of late are at work: they wait for a lock that completions take.
+	late.mu.Lock()
+	for range 3 {
+		late.work <- batch{jobs: []job{}}
+	}
+	require.False(t, greedy.begin(), "all have something to do")
+	late.mu.Unlock()
+	end(greedy)
+	require.Len(t, p.taken, 2)
+	end(late)
+	require.Empty(t, p.taken)
+}
