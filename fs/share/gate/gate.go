@@ -15,8 +15,10 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// restartPause is the pause before the process is started again.
-const restartPause = time.Second
+const (
+	restartPause    = time.Second // before the process is started again
+	turnedAwayPause = time.Minute // between two lines of the log
+)
 
 // Gate is the daemon's side of the process. The daemon calls Close.
 type Gate struct {
@@ -27,6 +29,7 @@ type Gate struct {
 
 	mu      sync.Mutex
 	control *wire.Conn // to the process. Protected by mu; replaced by Accept only
+	said    time.Time  // when the log last had a client that was turned away; Accept's
 }
 
 // Start starts the process for the mount whose files have device number dev. listen makes the socket that clients connect to; it is
@@ -46,6 +49,13 @@ func (g *Gate) Accept() (*Conn, error) {
 		c, err := g.receive()
 		if err == nil {
 			return c, nil
+		}
+		if errors.Is(err, errTurnedAway) {
+			if time.Since(g.said) > turnedAwayPause {
+				g.said = time.Now()
+				g.log.Warn("share: a program was turned away", "error", err)
+			}
+			continue
 		}
 		select {
 		case <-g.closed:
@@ -70,24 +80,30 @@ func (g *Gate) Accept() (*Conn, error) {
 	}
 }
 
+// errTurnedAway is a client whose socket the daemon has no descriptor for. Its connection has ended, and nothing else.
+var errTurnedAway = errors.New("the daemon has no descriptors left (ulimit -n)")
+
 func (g *Gate) receive() (*Conn, error) {
 	g.mu.Lock()
 	control := g.control
 	g.mu.Unlock()
 	var user [4]byte
 	oob := make([]byte, unix.CmsgSpace(4))
-	n, oobn, _, _, err := control.ReadMsgUnix(user[:], oob)
+	n, oobn, flags, _, err := control.ReadMsgUnix(user[:], oob)
 	if err != nil {
 		return nil, err
 	}
 	fds, err := wire.ParseRights(oob[:oobn])
+	if err == nil && n == len(user) && len(fds) == 0 && flags&unix.MSG_CTRUNC != 0 {
+		return nil, errTurnedAway
+	}
 	if err != nil || n != len(user) || len(fds) != 1 {
 		wire.CloseAll(fds)
 		return nil, errors.Join(fmt.Errorf("it sent %d bytes and %d descriptors", n, len(fds)), err)
 	}
 	c, err := connOf(fds[0])
-	if err != nil {
-		return nil, err
+	if err != nil { // it takes a second descriptor for a moment
+		return nil, fmt.Errorf("%w: %w", errTurnedAway, err)
 	}
 	return &Conn{Conn: c, UID: binary.LittleEndian.Uint32(user[:])}, nil
 }
