@@ -115,7 +115,7 @@ func TestHeld(t *testing.T) {
 		release(c, h)
 		require.Zero(t, held())
 	}
-	h, err = call(c, wire.Map{Len: 3 * granule, Flags: empty})
+	_, err = call(c, wire.Map{Len: 3 * granule, Flags: empty})
 	require.NoError(t, err)
 	_, err = call(root, wire.Map{Off: 1, Len: granule})
 	require.NoError(t, err)
