@@ -116,17 +116,8 @@ func (r *ring) nameLocked(j *job, number uint32) handle {
 	return u.h
 }
 
-// worker carries out batches until the channel is closed.
-func (r *ring) worker() {
-	var t scratch
-	for b := range r.work {
-		r.carryOut(b.jobs, &t)
-		r.complete(b, &t)
-	}
-}
-
-// further is a worker beyond the ring's first: it ends, too, when another ring wants its place.
-func (r *ring) further() {
+// worker carries out batches until the channel is closed, or another ring wants its place; of the ring's first, for which that is nil, none does.
+func (r *ring) worker(wanted <-chan struct{}) {
 	var t scratch
 	for {
 		select {
@@ -136,7 +127,7 @@ func (r *ring) further() {
 			}
 			r.carryOut(b.jobs, &t)
 			r.complete(b, &t)
-		case <-r.places.wanted:
+		case <-wanted:
 			r.started.Add(-1)
 			return
 		}

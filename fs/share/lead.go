@@ -110,9 +110,9 @@ var processors = runtime.GOMAXPROCS(0)
 // begin begins a worker, if there may be more.
 func (r *ring) begin() bool {
 	if first := r.started.Load() == 0; first { // each ring has one
-		r.workers.Go(r.worker)
+		r.workers.Go(func() { r.worker(nil) })
 	} else if r.places.take() {
-		r.workers.Go(r.further)
+		r.workers.Go(func() { r.worker(r.places.wanted) })
 	} else {
 		return false
 	}

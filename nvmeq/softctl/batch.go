@@ -194,13 +194,19 @@ func (b *batch) copies(ns *namespace, to *media.Buffers, off, n int64) (did bool
 	if b == nil {
 		return false
 	}
-	ch, part := ns.medium.View(off, n, b.looked != ns.medium)
+	did = copyPages(ns.medium, to, off, n, b.looked != ns.medium)
 	b.looked = ns.medium
+	return did
+}
+
+// copyPages copies n bytes from the image's pinned pages by the CPU, and says whether it has. look is View's.
+func copyPages(m media.Medium, to *media.Buffers, off, n int64, look bool) bool {
+	ch, part := m.View(off, n, look)
 	if ch == nil {
-		ns.medium.Missed(off, n)
+		m.Missed(off, n)
 		return false
 	}
-	did = int64(len(part)) == n && media.CopyView(to, part)
+	did := int64(len(part)) == n && media.CopyView(to, part)
 	ch.Release()
 	return did
 }

@@ -100,36 +100,20 @@ func (c *Controller) loneMove(q *subQueue, ns *namespace, cmd controller.LoneCom
 		ok = !write && c.loneCopy(ns.medium, r, at, off, n)
 	case ns.image.Direct():
 		ok = ns.image.Move(r.host[at:at+n], off, write)
-	case write:
-		b := &q.loneIn.buf
+	default:
+		b := &q.data.buf
 		b.Reset()
 		b.Add(r.host[at : at+n])
-		ok = ns.medium.Write(b, off, durable, 0) == nil
-	default:
-		ok = loneRead(ns.medium, &q.loneIn.buf, r.host[at:at+n], off)
+		if write {
+			ok = ns.medium.Write(b, off, durable, 0) == nil
+		} else {
+			ok = n < longCopy && copyPages(ns.medium, b, off, n, true) || ns.medium.Read(b, off) == nil
+		}
 	}
 	if !ok {
 		return -1
 	}
 	return n
-}
-
-// loneRead reads into memory of the host.
-func loneRead(m media.Medium, b *media.Buffers, p []byte, off int64) bool {
-	b.Reset()
-	b.Add(p)
-	if n := int64(len(p)); n < longCopy {
-		if ch, part := m.View(off, n, true); ch != nil {
-			did := int64(len(part)) == n && media.CopyView(b, part)
-			ch.Release()
-			if did {
-				return true
-			}
-		} else {
-			m.Missed(off, n)
-		}
-	}
-	return m.Read(b, off) == nil
 }
 
 // loneCopy reads into memory that the CPU cannot address, where a copy engine has the image's pages.
@@ -142,9 +126,8 @@ func (c *Controller) loneCopy(m media.Medium, r *region, at, off, n int64) bool 
 	return int64(len(part)) == n && c.opt.Mover.Write(r.mem, r.off+at, part) == nil
 }
 
-// found is where the data of a queue's last lone command was; buf is used again.
+// found is where the data of a queue's last lone command was.
 type found struct {
 	table *table
 	last  *region
-	buf   media.Buffers
 }
