@@ -3,7 +3,6 @@ package share
 import (
 	"fmt"
 	"os"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,8 +16,7 @@ import (
 func TestBrokenRing(t *testing.T) {
 	const submitted, reaped = 0, 192 // offsets of the client's counters
 	for _, at := range []int{submitted, reaped} {
-		r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, 1), places: newPlaces(1), ending: ends{&atomic.Bool{}}}
-		r.ended.L = &r.mu
+		r := newRing(newPlaces(1), nil, [2]*moved{})
 		theirs, err := r.make(8)
 		require.NoError(t, err)
 		for range 2 {

@@ -28,6 +28,12 @@ func (r *ring) leave() {
 	}
 }
 
+// leadTaken gives up the lead for a leader whose batch lasts. The client may have submitted more without a signal, so the other goroutine looks.
+func (r *ring) leadTaken() {
+	r.lead.Unlock()
+	r.submit.Wake()
+}
+
 // takeAll takes submissions until there are none for ringSpin, or the other goroutine leads. The caller holds lead; takeAll releases it.
 func (r *ring) takeAll() {
 	var buf [batchEntries]wire.Submission
@@ -131,22 +137,27 @@ func (r *ring) dispatchWaiting() {
 	r.waiting = batch{}
 }
 
-// carryOutOnly carries out a batch that is the only one in flight. It reports whether the caller still leads.
+// carryOutOnly carries out a batch that is the only one in flight. It reports whether the caller still leads. No other goroutine uses r.leader meanwhile,
+// for while the batch is in flight another one is not the only one.
 func (r *ring) carryOutOnly(b batch) bool {
 	small := isSmall(b)
 	if small && r.lastSmall.Load() < int64(quick) { // the batch ends before the other goroutine could wake up
+		turn := r.watch.begin()
 		r.carryOutTimed(b, small)
-		r.complete(b, &r.leader)
-		return true
+		if r.watch.end(turn) {
+			r.complete(b, &r.leader)
+			return true
+		}
+	} else {
+		r.rings.DaemonSleeps(true) // submissions from here on wake the other goroutine
+		if r.pending() {
+			r.rings.DaemonSleeps(false)
+			r.pass(b)
+			return true
+		}
+		r.leave()
+		r.carryOutTimed(b, small)
 	}
-	r.rings.DaemonSleeps(true) // submissions from here on wake the other goroutine
-	if r.pending() {
-		r.rings.DaemonSleeps(false)
-		r.pass(b)
-		return true
-	}
-	r.leave()
-	r.carryOutTimed(b, small)
 	leads := r.lead.TryLock()
 	if leads {
 		r.rings.DaemonSleeps(false) // before the completions, to which the client may react with more

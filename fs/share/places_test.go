@@ -14,8 +14,7 @@ import (
 func TestPlaces(t *testing.T) {
 	p := newPlaces(2)
 	rings := func() *ring {
-		r := &ring{work: make(chan batch), spare: make(chan []job, 1), places: p, moved: [2]*moved{{}, {}}}
-		r.ended.L = &r.mu
+		r := newRing(p, nil, [2]*moved{{}, {}})
 		theirs, err := r.make(8)
 		require.NoError(t, err)
 		wire.CloseAll(theirs)

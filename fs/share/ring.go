@@ -20,7 +20,8 @@ import (
 //  3. When a batch has ended its completions are put into the ring. The client is woken if it sleeps.  complete
 //
 // Waking a worker takes longer than a small read. So the leader carries out a batch by itself if it is the only one in flight. The ring
-// has two goroutines, of which one leads at a time; the other sleeps until the client submits more.
+// has two goroutines, of which one leads at a time; the other sleeps until the client submits more. Of a batch that should end sooner than that one
+// would have woken up the leader keeps the lead; if it does not end, for the device does not answer, the watch gives the lead to the other.
 //
 // A ring takes no more submissions than there is room for completions. A client that reaps nothing delays only itself.
 
@@ -55,6 +56,7 @@ type ring struct {
 	patient   bool         // the leader polls longer; protected by lead, as slept
 	slept     time.Time    // when the leader went to sleep; zero since submissions came
 	leader    scratch      // used by carryOutOnly: there is one such batch at a time
+	watch     *watch       // takes lead from a leader for which the device does not answer
 	lastSmall atomic.Int64 // how long the last small batch took, in ns
 	apart     atomic.Bool  // see batch.apart
 
@@ -95,9 +97,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: c.s.places, ending: ends{&c.s.ending, &c.gone},
-		moved: [2]*moved{&c.s.moved, &c.moved}}
-	r.ended.L = &r.mu
+	r := newRing(c.s.places, ends{&c.s.ending, &c.gone}, [2]*moved{&c.s.moved, &c.moved})
 	theirs, err := r.make(q.Entries)
 	if err != nil {
 		wire.CloseAll(theirs)
@@ -115,6 +115,14 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	}
 	return result{reply: &wire.RingReply{Handle: n, Entries: q.Entries, Completions: r.rings.Completions(), Size: uint64(wire.RingsSize(q.Entries))},
 		rights: append([]int{r.rings.FD}, theirs...), owned: theirs}
+}
+
+// newRing is a ring without memory, signals and goroutines.
+func newRing(p *places, ending ends, m [2]*moved) *ring {
+	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: p, ending: ending, moved: m}
+	r.ended.L = &r.mu
+	r.watch = newWatch(r.leadTaken)
+	return r
 }
 
 // make makes the rings and their signals. It returns the client's descriptors of the signals.

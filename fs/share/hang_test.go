@@ -1,0 +1,59 @@
+package share_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+// TestHungRead: while the device does not answer one read, small or large, a ring's other requests and the connection's go on. The small one is the ring's first,
+// which the leader carries out by itself.
+func TestHungRead(t *testing.T) {
+	for _, n := range []int64{4096, mib} {
+		t.Run(itoa(int(n)), func(t *testing.T) { hungRead(t, n) })
+	}
+}
+
+func hungRead(t *testing.T, n int64) {
+	m := sharetest.New(t, 64*mib, 32*mib)
+	data := noise(2, 4*mib)
+	f := m.Write("file", data)
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	defer s.Close()
+	g := newStage(t, s, f, 4*mib)
+	held, release := m.HoldFirst(blockdev.OpRead)
+	hung := g.read(0, n)
+	g.ring.Start(hung)
+	held("the first read")
+	within(t, "the ring's other requests", func() {
+		for i := int64(1); i < 200; i++ { // more than the ring has room for, and more batches than it has workers
+			q := g.read(i*8192, 4096)
+			q.MemOff = i * 8192
+			if err := g.ring.Do(q); err != nil {
+				t.Error(err)
+				return
+			}
+			if string(data[q.Off:q.Off+4096]) != string(g.bytes[q.MemOff:q.MemOff+4096]) {
+				t.Error("other bytes")
+			}
+		}
+	})
+	within(t, "the connection's other requests", func() {
+		b, err := s.Alloc(f, mib)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	release()
+	require.NoError(t, hung.Wait())
+	require.Equal(t, data[:n], g.bytes[:n])
+}
