@@ -156,11 +156,19 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 	return result{reply: reply, rights: []int{board.FD, theirs}, owned: []int{theirs}}
 }
 
-// cleanUp closes everything that the connection has.
+// cleanUp closes everything that the connection has: what requests of rings still use when they have ended, all else at once.
 func (c *conn) cleanUp() {
 	c.UnixConn.Close()
 	c.gone.Store(true)
 	c.markUnknown()
+	for r := range c.rings {
+		r.stop()
+	}
+	for n, h := range c.handles { // what no request has, for a device that does not answer makes the next wait long
+		if _, ok := h.(*ring); !ok && c.forget(n) {
+			c.drop(n, h)
+		}
+	}
 	for n, h := range c.handles { // rings first: they use the others
 		if r, ok := h.(*ring); ok {
 			c.drop(n, r)

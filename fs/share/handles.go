@@ -44,6 +44,16 @@ func (c *conn) drop(number uint32, h handle) {
 	delete(c.costs, number)
 }
 
+// forget reports whether no request of a ring uses a handle; if so, none will.
+func (c *conn) forget(number uint32) bool {
+	for r := range c.rings {
+		if !r.forget(number) {
+			return false
+		}
+	}
+	return true
+}
+
 // charge is what a request is charged until it ends or, if it made a handle, until the handle is dropped.
 type charge struct {
 	c    *conn

@@ -2,10 +2,12 @@ package share_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/share"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
@@ -56,4 +58,36 @@ func hungRead(t *testing.T, n int64) {
 	release()
 	require.NoError(t, hung.Wait())
 	require.Equal(t, data[:n], g.bytes[:n])
+}
+
+// TestHungDies: what a client had is free soon after its end, though the device does not answer one of its reads: all but what that one uses.
+func TestHungDies(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 32*mib)
+	f := m.Write("file", noise(2, mib))
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	g := newStage(t, s, f, mib)
+	own, err := s.Alloc(f, 4*mib)
+	require.NoError(t, err)
+	_, err = s.Alloc(f, 20*mib)
+	require.NoError(t, err)
+	_, err = s.Map(f, 0, 0)
+	require.NoError(t, err)
+	_, err = s.NewRing(8)
+	require.NoError(t, err)
+	held, release := m.HoldFirst(blockdev.OpRead)
+	g.ring.Start(g.read(0, 4096), &lanefs.Request{Op: lanefs.OpRead, File: g.file, Buffer: own, Len: 4096})
+	held("the first read")
+	require.NoError(t, s.Close())
+	var has share.Usage
+	for end := time.Now().Add(patience); has.Handles != 3; time.Sleep(time.Millisecond) {
+		require.True(t, time.Now().Before(end), "it has %+v", has)
+		has = m.Share.Usage()[0]
+	}
+	require.EqualValues(t, 4*mib, has.Held)
+	require.EqualValues(t, mib, has.Registered)
+
+	release()
+	settled(t, m, 0)
+	require.Equal(t, share.Usage{UID: has.UID}, m.Share.Usage()[0])
 }

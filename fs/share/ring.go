@@ -187,11 +187,23 @@ func (r *ring) addHandle(number uint32, h handle) {
 
 func (r *ring) removeHandle(number uint32) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	u := r.uses[number]
 	delete(r.uses, number)
 	r.recent = [2]*use{}
 	for u != nil && u.n > 0 {
 		r.ended.Wait()
 	}
-	r.mu.Unlock()
+}
+
+// forget removes a handle that no request in flight names. It reports whether there is none.
+func (r *ring) forget(number uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if u := r.uses[number]; u != nil && u.n > 0 {
+		return false
+	}
+	delete(r.uses, number)
+	r.recent = [2]*use{}
+	return true
 }
