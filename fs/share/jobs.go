@@ -116,19 +116,20 @@ func (r *ring) nameLocked(j *job, number uint32) handle {
 	return u.h
 }
 
-// worker carries out batches until the channel is closed, or another ring wants its place; of the ring's first, for which that is nil, none does.
+// worker carries out batches until the ring ends, or another ring wants its place; of the ring's first, for which wanted is nil, none does.
 func (r *ring) worker(wanted <-chan struct{}) {
 	var t scratch
+	w := waiter{goroutine: make(chan struct{}, 1)}
 	for {
-		select {
-		case b, ok := <-r.work:
-			if !ok {
-				return
-			}
+		b, ok, moved := r.queue.take(&w, &r.places.threads, wanted)
+		if moved {
+			r.started.Add(-1)
+		}
+		if ok {
 			r.carryOut(b.jobs, &t)
 			r.complete(b, &t)
-		case <-wanted:
-			r.started.Add(-1)
+		}
+		if !ok || moved {
 			return
 		}
 	}

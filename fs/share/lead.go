@@ -87,18 +87,9 @@ func (r *ring) pass(b batch) {
 	}
 }
 
-// offer gives a batch to a worker that has nothing to do, or to a new one if there are few.
+// offer gives a batch to workers of which one has nothing to do, or to a new one if there are few.
 func (r *ring) offer(b batch) bool {
-	select {
-	case r.work <- b:
-		return true
-	default:
-	}
-	if int(r.started.Load()) < mostBegun(b) && r.begin() {
-		r.work <- b
-		return true
-	}
-	return false
+	return r.queue.offer(b) || int(r.started.Load()) < mostBegun(b) && r.begin(&b)
 }
 
 // mostBegun is up to how many workers one is begun for a batch that finds none idle. Where a GPU copies, workers make its lists, and more of
@@ -113,15 +104,19 @@ func mostBegun(b batch) int {
 // processors is how many threads run at once, as the program began; later there may be more Go processors than that.
 var processors = runtime.GOMAXPROCS(0)
 
-// begin begins a worker, if there may be more.
-func (r *ring) begin() bool {
-	if first := r.started.Load() == 0; first { // each ring has one
-		r.workers.Go(func() { r.worker(nil) })
-	} else if r.places.take() {
-		r.workers.Go(func() { r.worker(r.places.wanted) })
-	} else {
-		return false
+// begin begins a worker, if there may be more, for a batch unless that is nil.
+func (r *ring) begin(b *batch) bool {
+	var wanted chan struct{}
+	if first := r.started.Load() == 0; !first { // each ring has one
+		if !r.places.take() {
+			return false
+		}
+		wanted = r.places.wanted
 	}
+	if b != nil {
+		r.queue.add(*b) // before the worker looks
+	}
+	r.workers.Go(func() { r.worker(wanted) })
 	r.started.Add(1)
 	return true
 }
@@ -130,9 +125,9 @@ func (r *ring) begin() bool {
 func (r *ring) dispatchWaiting() {
 	if b := r.waiting; !r.offer(b) {
 		if r.started.Load() < maxWorkers {
-			r.begin()
+			r.begin(nil)
 		}
-		r.work <- b
+		r.queue.pass(b)
 	}
 	r.waiting = batch{}
 }

@@ -1,10 +1,13 @@
 package share
 
+import "sync/atomic"
+
 // places are for workers beyond the first of each ring: as many as all rings together may have. A ring that finds none free gets that of a worker
 // of another ring that has nothing to do: else programs that had much to do once would keep all of them for as long as they live.
 type places struct {
-	taken  chan struct{} // an element for each
-	wanted chan struct{} // a worker that receives from it, with nothing to do, has given its place away and ends
+	taken   chan struct{} // an element for each
+	wanted  chan struct{} // a worker that receives from it, with nothing to do, has given its place away and ends
+	threads atomic.Int32  // workers that wait as threads: see queue
 }
 
 func newPlaces(n int) *places {

@@ -21,22 +21,22 @@ func TestPlaces(t *testing.T) {
 		return r
 	}
 	end := func(r *ring) {
-		close(r.work)
+		r.queue.end()
 		r.workers.Wait()
 		p.give(int(max(r.started.Load()-1, 0)))
 		r.free()
 	}
 	greedy, late := rings(), rings()
-	require.True(t, greedy.begin())
-	require.True(t, greedy.begin())
-	require.True(t, greedy.begin())
+	require.True(t, greedy.begin(nil))
+	require.True(t, greedy.begin(nil))
+	require.True(t, greedy.begin(nil))
 	require.EqualValues(t, 3, greedy.started.Load())
 	require.Len(t, p.taken, 2)
 
-	require.True(t, late.begin(), "each ring has one")
+	require.True(t, late.begin(nil), "each ring has one")
 	until := time.Now().Add(time.Minute)
 	for got := 0; got < 2 && time.Now().Before(until); time.Sleep(time.Millisecond) { // its workers may not wait yet
-		if late.begin() {
+		if late.begin(nil) {
 			got++
 		}
 	}
@@ -47,9 +47,9 @@ func TestPlaces(t *testing.T) {
 	// Those of late are at work: they wait for a lock that completions take.
 	late.mu.Lock()
 	for range 3 {
-		late.work <- batch{jobs: []job{}}
+		late.queue.pass(batch{jobs: []job{}})
 	}
-	require.False(t, greedy.begin(), "all have something to do")
+	require.False(t, greedy.begin(nil), "all have something to do")
 	late.mu.Unlock()
 	end(greedy)
 	require.Len(t, p.taken, 2)

@@ -66,7 +66,7 @@ type ring struct {
 	ended    sync.Cond       // signalled when a batch has ended; with mu
 	inFlight atomic.Int64    // submissions taken and not completed
 
-	work    chan batch
+	queue   *queue
 	spare   chan []job // memory of batches that have ended
 	workers sync.WaitGroup
 	places  *places   // Server.places
@@ -119,7 +119,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 
 // newRing is a ring without memory, signals and goroutines.
 func newRing(p *places, ending ends, m [2]*moved) *ring {
-	r := &ring{uses: map[uint32]*use{}, work: make(chan batch), spare: make(chan []job, maxWorkers), places: p, ending: ending, moved: m}
+	r := &ring{uses: map[uint32]*use{}, queue: newQueue(), spare: make(chan []job, maxWorkers), places: p, ending: ending, moved: m}
 	r.ended.L = &r.mu
 	r.watch = newWatch(r.leadTaken)
 	return r
@@ -160,7 +160,7 @@ func (r *ring) free() {
 func (r *ring) close(c *conn) {
 	r.stop()
 	r.done.Wait()
-	close(r.work)
+	r.queue.end()
 	r.workers.Wait()
 	r.places.give(int(max(r.started.Load()-1, 0)))
 	r.free()
