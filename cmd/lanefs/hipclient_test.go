@@ -151,7 +151,7 @@ func (c *hipClient) stage() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	stage, err := device.New(c.f, 1<<20)
+	stage, err := device.New(c.f, 2<<20) // so many pieces in each part that a kernel has them, also when one was late
 	if err != nil {
 		return "", err
 	}

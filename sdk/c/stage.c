@@ -19,7 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, TABLE = 64 << 10, LEAST = 1 << 20, USUAL = 64 << 20, MOST = 256 << 20, WIDE = 16, REAP = 64, READ_AHEAD = PARTS - 1 };
+enum { PAGE = 4096, TABLE = 64 << 10, LEAST = 1 << 20, USUAL = 64 << 20, MOST = 256 << 20, WIDE = 16, REAP = 64, READ_AHEAD = PARTS - 1, FIRST = 1 << 20 };
 
 lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 {
@@ -100,9 +100,17 @@ void lanefs_batch_give_up(struct batch *b)
 		lanefs_failed(&b->failed);
 }
 
-/* Places pieces in a part until it is full. A piece lies at its memory's address modulo 16. */
+/*
+ * Places pieces in a part until it is full. A piece lies at its memory's address modulo 16. The first parts of a read are small, each twice as large as the one
+ * before it: until the first is there the bus has nothing to do.
+ */
 void lanefs_batch_place(struct batch *b, struct part *p)
 {
+	uint64_t room = b->st->each;
+	if (b->read && b->room < room)
+		room = b->room = b->room ? b->room * 2 : FIRST;
+	if (room > b->st->each)
+		room = b->st->each;
 	p->b = b;
 	p->ticket = 0;
 	p->n = 0;
@@ -116,13 +124,13 @@ void lanefs_batch_place(struct batch *b, struct part *p)
 		}
 		char *at = b->base + q->memory_offset + b->done;
 		uint64_t start = p->used + (((uintptr_t)at - p->used) & (WIDE - 1)), left = q->length - b->done;
-		if (start >= b->st->each)
+		if (start >= room)
 			break;
 		uint64_t n = left;
 		if (b->read && n > REQUEST)
 			n = REQUEST; /* the daemon reads requests in parallel, and writes of a file one after the other */
-		if (n > b->st->each - start)
-			n = b->st->each - start;
+		if (n > room - start)
+			n = room - start;
 		p->entry[p->n++] = (struct entry){at, p->start + start, n, q->file_offset + b->done, b->next, 0};
 		p->used = start + n;
 		if ((b->done += n) == q->length) {

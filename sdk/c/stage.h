@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-enum { PARTS = 4, ENTRIES = 1024, REQUEST = 1 << 20, PIECE = 64 << 10 };
+enum { PARTS = 8, ENTRIES = 512, REQUEST = 1 << 20, PIECE = 64 << 10 };
 
 /* A request of a batch: a part of one of its pieces. */
 struct entry {
@@ -78,6 +78,7 @@ struct batch {
 	size_t pieces, next;  /* next: the first that is not placed as a whole */
 	size_t first;         /* of them that is not empty: its memory tells how all of it is reached */
 	unsigned begun;       /* parts, the stage's first one first; of a batch on a stream owner.begun counts them */
+	uint64_t room;        /* of the next part, of a read; 0: of the first */
 	uint64_t done;        /* bytes of it that are placed */
 	int64_t *result;      /* of each piece: bytes, or a negative errno */
 	size_t cut;           /* 1 + the last piece that the file's end has cut short; lanefs_batch_add's */

@@ -149,7 +149,7 @@ func TestHost(t *testing.T) {
 	_, err = device.New(elsewhere, 0)
 	require.ErrorIs(t, err, lanefs.ErrNotLaneFS)
 
-	g, err := device.New(f, mib)
+	g, err := device.New(f, 2*mib)
 	require.NoError(t, err)
 	_, err = g.Open(elsewhere)
 	require.ErrorIs(t, err, unix.EXDEV)
@@ -244,7 +244,7 @@ func TestGone(t *testing.T) {
 	library(t)
 	m := sharetest.New(t, 64*mib, 16*mib)
 	f := m.Write("file", content())
-	g, err := device.New(f, mib)
+	g, err := device.New(f, 2*mib)
 	require.NoError(t, err)
 	file, err := g.Open(f)
 	require.NoError(t, err)
@@ -303,7 +303,7 @@ func TestChild(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	data := content()
 	f := m.Write("file", data)
-	g, err := device.New(f, mib)
+	g, err := device.New(f, 2*mib)
 	require.NoError(t, err)
 	file, err := g.Open(f)
 	require.NoError(t, err)
@@ -368,7 +368,7 @@ func with(do func(e *env) error) func(string) error {
 			return err
 		}
 		defer e.f.Close()
-		if e.g, err = device.New(e.f, mib); err != nil {
+		if e.g, err = device.New(e.f, 2*mib); err != nil {
 			return err
 		}
 		if e.file, err = e.g.Open(e.f); err != nil {
@@ -604,7 +604,7 @@ func busy(e *env) error {
 				}
 				g, file := e.g, e.file
 				if i%2 == 1 {
-					if g, err = device.New(e.f, 2*mib); err != nil {
+					if g, err = device.New(e.f, 4*mib); err != nil {
 						return err
 					}
 					if file, err = g.Open(e.f); err != nil {
