@@ -146,17 +146,20 @@ def speed(f, t):
 
 
 def beside_c(path, program):
-    """The same batches by a C program and by Python, in turns; the file's words are their own offsets."""
+    """The same batches by a C program and by Python, and without the way to the GPU, in turns; the file's words are their own offsets."""
     sizes = ((4096, 1), (4096, 64), (4096, 4096), (65536, 4096))
     with open(path, "wb") as g:
         for i in range(64):
             array.array("Q", range(i * MIB, (i + 1) * MIB, 8)).tofile(g)
-    c, python, t = {}, {}, torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+    c, python, cpu, t = {}, {}, {}, torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
     with lanefs.open(path) as f:
         for _ in range(3):
             out = subprocess.run([program, path, "cuda", *(f"{size}:{count}" for size, count in sizes)], stdout=subprocess.PIPE, text=True, check=True).stdout
             for (size, count), line in zip(sizes, out.splitlines(), strict=True):
                 c.setdefault((size, count), []).append(float(line.split()[7]))
+            rows = subprocess.run([program, path, "cpu", *(f"{size}:{count}" for size, count in sizes)], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+            for i, line in enumerate(rows):
+                cpu.setdefault((line.split()[2], sizes[i // 2]), []).append(float(line.split()[7]))
             for size, count in sizes:
                 at = array.array("q", [i * size for i in range(count)])
                 fo = array.array("q", [i * 7919 % (64 * MIB // size) * size for i in range(count)])
@@ -165,6 +168,11 @@ def beside_c(path, program):
     for row in sizes:
         a, b = statistics.median(c[row]), statistics.median(python[row])
         say(f"read  {row[0]:>9} bytes x {row[1]:<5}", f"C {a:10.0f} us  Python {b:10.0f} us  {b / a:5.2f} times")
+    for row in sizes:
+        a = statistics.median(c[row])
+        alone = [statistics.median(cpu[way, row]) for way in ("filled", "memcpy")]
+        rates = "  ".join(f"{name} {row[0] * row[1] / us / 1e3:6.2f} GB/s" for name, us in zip(("stage", "filled", "memcpy"), (a, *alone)))
+        say(f"C     {row[0]:>9} bytes x {row[1]:<5}", f"{rates}: {alone[0] / a * 100:.0f} and {alone[1] / a * 100:.0f} %")
 
 
 def main():

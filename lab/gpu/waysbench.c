@@ -1,6 +1,7 @@
 /*
- * The ways of a batch into memory of a program, by size: waysbench FILE cuda|host [SIZE:COUNT...]. FILE's 8-byte words are their own offsets, 64 MiB of them at
- * least. With SIZE:COUNT only reads by the stage of so many pieces of so many bytes are measured. Else for each size from 4 KiB to 64 MiB a batch of up to 64 MiB is read, and written back, by the stage, by legacy IPC (LANEFS_LEGACY) and
+ * The ways of a batch into memory of a program, by size: waysbench FILE cuda|host|cpu [SIZE:COUNT...]. FILE's 8-byte words are their own offsets, 64 MiB of them at
+ * least. With SIZE:COUNT only reads by the stage of so many pieces of so many bytes are measured; with "cpu" what the CPU makes of them that would come
+ * by the stage, but stays there: "filled" by a ring into memory as a stage has it, "memcpy" by as many threads as half the CPUs from the file's pages, mapped. Else for each size from 4 KiB to 64 MiB a batch of up to 64 MiB is read, and written back, by the stage, by legacy IPC (LANEFS_LEGACY) and
  * into memory that the daemon exported. With "host" the memory is malloc's, which legacy IPC does not know. Each row is the median of
  * several calls; it is proved by the library's counts that the batch went that way, and by the bytes that it read.
  */
@@ -10,9 +11,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -99,6 +103,101 @@ static void rows(const char *way, void **memory, uint64_t size, unsigned n, uint
 	}
 }
 
+static struct { /* threads that copy pieces, in turns with the one that takes the time */
+	pthread_barrier_t turn;
+	atomic_uint next;
+	unsigned n;
+	uint64_t size;
+	const char *from;
+	char *to;
+	int end;
+} copies;
+
+static void *copy(void *unused)
+{
+	for (;;) {
+		pthread_barrier_wait(&copies.turn);
+		if (copies.end)
+			return unused;
+		for (unsigned i; (i = atomic_fetch_add(&copies.next, 1)) < copies.n;)
+			memcpy(copies.to + i * copies.size % file_room, copies.from + (uint64_t)i * 7919 % (file_room / copies.size) * copies.size, copies.size);
+		pthread_barrier_wait(&copies.turn);
+	}
+}
+
+/* What the CPU makes of n pieces of size bytes without the second half of their way. */
+static void row_of_cpu(int ring, int fd, char *to, uint32_t memory, uint64_t size, unsigned n)
+{
+	enum { FLYING = 256, TAKE = 64, THREADS = 64 };
+	static struct lanefs_request q[MOST];
+	struct lanefs_completion c[TAKE];
+	pthread_t threads[THREADS];
+	double took[RUNS];
+	long half = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+	unsigned many = half < 1 ? 1 : half > THREADS ? THREADS : (unsigned)half;
+	lanefs_ring *r = lanefs_ring_new(s, FLYING);
+	WANT(r && size <= file_room && file_room % size == 0);
+	for (unsigned i = 0; i < n; i++)
+		q[i] = (struct lanefs_request){.data = i, .op = LANEFS_READ, .file = file, .memory = memory, .file_offset = (uint64_t)i * 7919 % (file_room / size) * size,
+			.memory_offset = i * size % file_room, .length = size};
+	copies.n = n, copies.size = size, copies.to = to, copies.end = 0;
+	WANT((copies.from = mmap(NULL, file_room, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0)) != MAP_FAILED && pthread_barrier_init(&copies.turn, NULL, many + 1) == 0);
+	for (unsigned i = 0; i < many; i++)
+		WANT(pthread_create(&threads[i], NULL, copy, NULL) == 0);
+	memset(to, 0, file_room);
+	for (int run = 0; run < RUNS; run++) {
+		double start = now();
+		if (ring) {
+			for (unsigned begun = 0, done = 0; done < n;) {
+				unsigned more = n - begun < FLYING - (begun - done) ? n - begun : FLYING - (begun - done);
+				WANT(!more || lanefs_ring_submit(r, q + begun, more) == (int)more);
+				begun += more;
+				int got = lanefs_ring_reap(r, c, TAKE, 60000);
+				WANT(got > 0);
+				for (int i = 0; i < got; i++)
+					WANT(c[i].result == (int64_t)size);
+				done += (unsigned)got;
+			}
+		} else {
+			atomic_store(&copies.next, 0);
+			pthread_barrier_wait(&copies.turn);
+			pthread_barrier_wait(&copies.turn);
+		}
+		took[run] = now() - start;
+	}
+	copies.end = 1;
+	pthread_barrier_wait(&copies.turn);
+	for (unsigned i = 0; i < many; i++)
+		pthread_join(threads[i], NULL);
+	pthread_barrier_destroy(&copies.turn);
+	munmap((void *)copies.from, file_room);
+	lanefs_ring_free(r);
+	for (unsigned i = n * size > file_room ? n - (unsigned)(file_room / size) : 0; i < n; i++) /* what came last */
+		for (uint64_t k = 0; k < size / 8; k++)
+			WANT(((uint64_t *)(to + i * size % file_room))[k] == q[i].file_offset + 8 * k);
+	qsort(took, RUNS, sizeof *took, less);
+	double t = took[RUNS / 2];
+	printf("ways: read  %-8s %8llu B x %-4u %10.1f us %8.2f GB/s\n", ring ? "filled" : "memcpy", (unsigned long long)size, n, t * 1e6, (double)(n * size) / t / 1e9);
+	fflush(stdout);
+}
+
+static void by_cpu(int fd, int argc, char **argv)
+{
+	uint32_t memory;
+	int m = memfd_create("waysbench", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	char *to;
+	WANT(m >= 0 && ftruncate(m, (off_t)file_room) == 0 && (to = mmap(NULL, file_room, PROT_READ | PROT_WRITE, MAP_SHARED, m, 0)) != MAP_FAILED);
+	WANT(lanefs_register(s, m, LANEFS_MEMFD, 0, file_room, &memory) == 0);
+	for (int i = 0; i < argc; i++)
+		for (int ring = 1; ring >= 0; ring--) {
+			unsigned long long size;
+			unsigned n;
+			sscanf(argv[i], "%llu:%u", &size, &n);
+			row_of_cpu(ring, fd, to, memory, size, n);
+		}
+	WANT(lanefs_release(s, memory) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	WANT(argc >= 2);
@@ -113,6 +212,12 @@ int main(int argc, char **argv)
 	}
 	uint64_t *host = malloc(room);
 	WANT(fd >= 0 && host && (s = lanefs_connect(fd)) && lanefs_open(s, fd, &file) == 0 && (stage = lanefs_stage_new(s, 64 << 20)));
+	if (argc > 2 && strcmp(argv[2], "cpu") == 0) {
+		by_cpu(fd, argc - 3, argv + 3);
+		lanefs_stage_free(stage);
+		lanefs_close(s);
+		return 0;
+	}
 	WANT(lanefs_map(s, fd, 0, room, LANEFS_PRIVATE | LANEFS_EMPTY, &exported) == 0);
 	device = exported.data;
 	if (onhost) {
