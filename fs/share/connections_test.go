@@ -141,8 +141,7 @@ func TestUnmountUnderFire(t *testing.T) {
 	}
 	held, err := os.Open(m.Path("b"))
 	require.NoError(t, err)
-	s, err := lanefs.Connect(held)
-	require.NoError(t, err)
+	s := connect(t, held)
 	b, err := s.Map(held, 0, 0)
 	require.NoError(t, err)
 	r, err := s.NewRing(8)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/fs/share/wire"
+	"github.com/lanefs/lanefs/gpu"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -21,6 +22,61 @@ func dial(t *testing.T, f *os.File) *wire.Conn {
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// ringClient is a client with a file, memory and a ring, of which it can do with all what it likes.
+type ringClient struct {
+	*wire.Conn
+	rights []int // of its Hello: the notice board, and its event
+	file   wire.OpenReply
+	memfd  int
+	memory wire.RegisterReply
+	ring   wire.RingReply
+	ends   []int // of the ring: its memory, the doorbell, and the signal of completions
+	rings  *wire.Rings
+}
+
+// dialRing is a ringClient with size bytes of memory, 0 for none.
+func dialRing(t *testing.T, f *os.File, size int64, entries uint32) *ringClient {
+	t.Helper()
+	c := &ringClient{Conn: dial(t, f), memfd: -1}
+	c.rights = hello(t, c.Conn)
+	t.Cleanup(func() { wire.CloseAll(c.rights) })
+	_, err := c.Call(wire.TOpen, 1, &wire.Open{}, &c.file, 0, int(f.Fd()))
+	require.NoError(t, err)
+	if size > 0 {
+		c.memfd = newMemfd(t, size)
+		_, err = c.Call(wire.TRegister, 2, &wire.Register{Kind: uint32(gpu.ExportMemFD), Size: uint64(size)}, &c.memory, 0, c.memfd)
+		require.NoError(t, err)
+	}
+	c.ends, err = c.Call(wire.TRing, 3, &wire.Ring{Entries: entries}, &c.ring, 3)
+	require.NoError(t, err)
+	t.Cleanup(func() { wire.CloseAll(c.ends) })
+	shared, err := wire.MapShared(c.ends[0], int(c.ring.Size), true)
+	require.NoError(t, err)
+	t.Cleanup(func() { shared.Close() })
+	c.rings, err = wire.NewRings(shared, c.ring.Entries)
+	require.NoError(t, err)
+	return c
+}
+
+// submit submits, all at once, and signals.
+func (c *ringClient) submit(t *testing.T, subs ...wire.Submission) {
+	t.Helper()
+	n, err := c.rings.Submit(subs)
+	require.NoError(t, err)
+	require.Equal(t, len(subs), n)
+	wire.RingDoorbell(c.ends[1])
+}
+
+// newMemfd is memory of a program, of size bytes, until the test ends.
+func newMemfd(t *testing.T, size int64) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	require.NoError(t, unix.Ftruncate(fd, size))
+	return fd
 }
 
 func socket(t *testing.T, f *os.File) string {
@@ -45,16 +101,24 @@ func hello(t *testing.T, c *wire.Conn) []int {
 	return rights
 }
 
-// works is a client that does everything right.
-func works(t *testing.T, f *os.File, want []byte) {
+// connect is a session until the test ends.
+func connect(t *testing.T, f *os.File) *lanefs.Session {
 	t.Helper()
 	s, err := lanefs.Connect(f)
 	require.NoError(t, err)
-	defer s.Close()
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// works is a client that does everything right.
+func works(t *testing.T, f *os.File, want []byte) {
+	t.Helper()
+	s := connect(t, f)
 	b, err := s.Map(f, 0, 0)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, b.Bytes()))
 	require.NoError(t, b.Close())
+	require.NoError(t, s.Close())
 }
 
 func descriptors(t *testing.T) int {

@@ -15,7 +15,6 @@ import (
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/gpu"
-	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
 const mib = 1 << 20
@@ -89,10 +88,7 @@ func TestRandomRequests(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	data := make([]byte, 3*mib)
 	f := m.Write("file", data)
-	memfd, err := unix.MemfdCreate("foreign", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	require.NoError(t, err)
-	defer unix.Close(memfd)
-	require.NoError(t, unix.Ftruncate(memfd, mib))
+	memfd := newMemfd(t, mib)
 	rng := rand.New(rand.NewPCG(1, 2))
 	sizes := map[wire.Type]any{wire.TMap: &wire.Map{}, wire.TRelease: &wire.Release{}, wire.TCommit: &wire.Commit{}, wire.TPin: &wire.Pin{},
 		wire.TRegister: &wire.Register{}, wire.TOpen: &wire.Open{}, wire.TRing: &wire.Ring{}, wire.TMoved: &wire.Moved{}}
@@ -149,9 +145,7 @@ func TestRandomRequests(t *testing.T) {
 func TestForeignMemory(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	f := m.Write("file", []byte("x"))
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	memfd := func(size int64, seals int, flags int) int {
 		fd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 		require.NoError(t, err)
@@ -206,55 +200,38 @@ func TestHostileRing(t *testing.T) {
 	f := m.Write("file", data)
 	ro := m.Open("file", os.O_RDONLY)
 	for seed := range uint64(6) {
-		c := dial(t, f)
-		greet(t, c)
-		var file wire.OpenReply
-		_, err := c.Call(wire.TOpen, 1, &wire.Open{}, &file, 0, int(ro.Fd()))
-		require.NoError(t, err)
-		require.EqualValues(t, 1, file.Access)
-		memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		require.NoError(t, err)
-		require.NoError(t, unix.Ftruncate(memfd, 2*mib))
-		var mem wire.RegisterReply
-		_, err = c.Call(wire.TRegister, 2, &wire.Register{Kind: uint32(gpu.ExportMemFD), Size: 2 * mib}, &mem, 0, memfd)
-		require.NoError(t, err)
-		var ring wire.RingReply
-		rights, err := c.Call(wire.TRing, 3, &wire.Ring{Entries: 64}, &ring, 3)
-		require.NoError(t, err)
-		shared, err := wire.MapShared(rights[0], int(ring.Size), true)
-		require.NoError(t, err)
+		c := dialRing(t, ro, 2*mib, 64)
+		require.EqualValues(t, 1, c.file.Access)
 		rng := rand.New(rand.NewPCG(seed, 1))
 		for range 3000 {
 			for range 8 {
 				at := 4096 + rng.IntN(64)*wire.SubmissionSize
-				s := wire.Submission{Data: rng.Uint64(), Op: wire.Op(rng.IntN(5)), File: file.Handle + uint32(rng.IntN(2)), Memory: mem.Handle + uint32(rng.IntN(2)),
+				s := wire.Submission{Data: rng.Uint64(), Op: wire.Op(rng.IntN(5)), File: c.file.Handle + uint32(rng.IntN(2)), Memory: c.memory.Handle + uint32(rng.IntN(2)),
 					FileOff: rng.Uint64() >> rng.IntN(64), MemOff: rng.Uint64() >> rng.IntN(64), Len: rng.Uint64() >> rng.IntN(64)}
-				wire.EncodeSubmission(shared.Bytes()[at:], &s)
+				wire.EncodeSubmission(c.rings.Bytes()[at:], &s)
 			}
-			tail := shared.Word32(0)
+			tail := c.rings.Word32(0)
 			switch rng.IntN(400) {
 			case 0:
 				tail.Store(rng.Uint32()) // impossible
 			case 1:
-				shared.Word32(192).Store(rng.Uint32())
+				c.rings.Word32(192).Store(rng.Uint32())
 			default:
 				tail.Add(uint32(rng.IntN(8)))
-				shared.Word32(192).Store(shared.Word32(128).Load()) // reaps all
+				c.rings.Word32(192).Store(c.rings.Word32(128).Load()) // reaps all
 			}
 			if rng.IntN(4) == 0 {
-				wire.RingDoorbell(rights[1])
+				wire.RingDoorbell(c.ends[1])
 			}
 		}
 		if seed%2 == 0 { // handles that are in use go, or the whole client does
 			c.SetReadDeadline(time.Now().Add(2 * time.Minute))
-			_, err = c.Call(wire.TRelease, 4, &wire.Release{Handle: mem.Handle}, nil, 0)
+			_, err := c.Call(wire.TRelease, 4, &wire.Release{Handle: c.memory.Handle}, nil, 0)
 			require.NoError(t, err)
-			_, err = c.Call(wire.TRelease, 5, &wire.Release{Handle: ring.Handle}, nil, 0)
+			_, err = c.Call(wire.TRelease, 5, &wire.Release{Handle: c.ring.Handle}, nil, 0)
 			require.NoError(t, err)
 		}
-		c.Close()
-		shared.Close()
-		wire.CloseAll(append(rights, memfd))
+		require.NoError(t, c.Close())
 		settled(t, m, 0)
 	}
 	works(t, f, data) // the file was open for reading only

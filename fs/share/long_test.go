@@ -12,15 +12,13 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/fs/share/wire"
-	"github.com/lanefs/lanefs/gpu"
-	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
 const long = 2 << 30 // bytes: a second's work, of which the first part is held back
 
 // longTransfer has a client that reads n bytes into memory, or writes them to an empty file. It returns what the client has of its connection, when none of it has ended: the daemon waits for
 // release.
-func longTransfer(t *testing.T, m *sharetest.Mount, op wire.Op, n int64) (f *os.File, c *wire.Conn, client *wire.Rings, event, memfd int, release func()) {
+func longTransfer(t *testing.T, m *sharetest.Mount, op wire.Op, n int64) (f *os.File, c *ringClient, release func()) {
 	var content []byte
 	device := blockdev.OpWrite
 	if op == wire.OpRead {
@@ -28,50 +26,27 @@ func longTransfer(t *testing.T, m *sharetest.Mount, op wire.Op, n int64) (f *os.
 	}
 	f = m.Write("file", content)
 	require.NoError(t, f.Truncate(int64(len(content))<<11))
-	c = dial(t, f)
-	rights := hello(t, c)
-	t.Cleanup(func() { wire.CloseAll(rights) })
-	memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	require.NoError(t, err)
-	t.Cleanup(func() { unix.Close(memfd) })
-	require.NoError(t, unix.Ftruncate(memfd, n))
-	var file wire.OpenReply
-	_, err = c.Call(wire.TOpen, 1, &wire.Open{}, &file, 0, int(f.Fd()))
-	require.NoError(t, err)
-	var mem wire.RegisterReply
-	_, err = c.Call(wire.TRegister, 2, &wire.Register{Kind: uint32(gpu.ExportMemFD), Size: uint64(n)}, &mem, 0, memfd)
-	require.NoError(t, err)
-	var ring wire.RingReply
-	ends, err := c.Call(wire.TRing, 3, &wire.Ring{Entries: 64}, &ring, 3)
-	require.NoError(t, err)
-	t.Cleanup(func() { wire.CloseAll(ends) })
-	shared, err := wire.MapShared(ends[0], int(ring.Size), true)
-	require.NoError(t, err)
-	t.Cleanup(func() { shared.Close() })
-	client, err = wire.NewRings(shared, ring.Entries)
-	require.NoError(t, err)
+	c = dialRing(t, f, n, 64)
 	// The first block that is read is held back until all are taken, so that none has ended.
 	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == device && (op == wire.OpRead || q.Length() >= mib) })
-	_, err = client.Submit([]wire.Submission{{Op: op, File: file.Handle, Memory: mem.Handle, Len: uint64(n)}})
-	require.NoError(t, err)
-	wire.RingDoorbell(ends[1])
+	c.submit(t, wire.Submission{Op: op, File: c.file.Handle, Memory: c.memory.Handle, Len: uint64(n)})
 	<-held
-	return f, c, client, rights[1], memfd, release
+	return f, c, release
 }
 
 // notAll says that the daemon has not moved all bytes to the memory, nor says so.
-func notAll(t *testing.T, client *wire.Rings, memfd int) {
+func notAll(t *testing.T, c *ringClient) {
 	var st unix.Stat_t
-	require.NoError(t, unix.Fstat(memfd, &st))
+	require.NoError(t, unix.Fstat(c.memfd, &st))
 	require.Less(t, st.Blocks*512, int64(long), "bytes that were moved all the same")
-	ended(t, client)
+	ended(t, c)
 }
 
 // ended says that a transfer has ended early.
-func ended(t *testing.T, client *wire.Rings) {
+func ended(t *testing.T, c *ringClient) {
 	t.Helper()
 	var done [2]wire.Completion
-	n, err := client.Reap(done[:])
+	n, err := c.rings.Reap(done[:])
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.EqualValues(t, -int64(unix.ESHUTDOWN), done[0].Result)
@@ -80,7 +55,7 @@ func ended(t *testing.T, client *wire.Rings) {
 // TestLongTransfers: what a client has asked for, however much, ends with the mount, and not the other way round.
 func TestLongTransfers(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
-	f, _, client, _, memfd, release := longTransfer(t, m, wire.OpRead, long)
+	f, c, release := longTransfer(t, m, wire.OpRead, long)
 	f.Close()
 	done := make(chan struct{})
 	go func() { defer close(done); m.Close() }()
@@ -93,36 +68,36 @@ func TestLongTransfers(t *testing.T) {
 	})
 	release()
 	within(t, "the unmount", func() { <-done })
-	notAll(t, client, memfd)
+	notAll(t, c)
 }
 
 // TestLongTransferOfTheDead: what a client has asked for ends with its connection, too.
 func TestLongTransferOfTheDead(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
-	_, c, client, event, memfd, release := longTransfer(t, m, wire.OpRead, long)
+	_, c, release := longTransfer(t, m, wire.OpRead, long)
 	c.Close()
 	within(t, "the signal of the end", func() {
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(event), Events: unix.POLLIN}}, -1)
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(c.rights[1]), Events: unix.POLLIN}}, -1)
 		require.NoError(t, err)
 	})
 	release()
 	settled(t, m, 0)
-	notAll(t, client, memfd)
+	notAll(t, c)
 }
 
 // TestLongWriteOfTheDead: a large write ends with its connection, after the piece that is being written.
 func TestLongWriteOfTheDead(t *testing.T) {
 	const piece = 64 * mib
 	m := sharetest.New(t, 256*mib, 16*mib)
-	f, c, client, event, _, release := longTransfer(t, m, wire.OpWrite, 2*piece)
+	f, c, release := longTransfer(t, m, wire.OpWrite, 2*piece)
 	c.Close()
 	within(t, "the signal of the end", func() {
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(event), Events: unix.POLLIN}}, -1)
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(c.rights[1]), Events: unix.POLLIN}}, -1)
 		require.NoError(t, err)
 	})
 	release()
 	settled(t, m, 0)
-	ended(t, client)
+	ended(t, c)
 	st, err := f.Stat()
 	require.NoError(t, err)
 	require.EqualValues(t, piece, st.Size())
@@ -133,9 +108,7 @@ func TestProgress(t *testing.T) {
 	const n, part = 13 * mib, 4 * mib
 	m := sharetest.New(t, 64*mib, 32*mib)
 	f := m.Write("file", noise(1, n))
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	var one atomic.Bool
 	held, release := m.Hold(func(q *blockdev.Request) bool {
 		return q.Op == blockdev.OpRead && q.Length() >= mib/4 && one.CompareAndSwap(false, true)

@@ -18,10 +18,7 @@ import (
 func TestManyRegistered(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	f := m.Write("file", []byte("x"))
-	memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	require.NoError(t, err)
-	defer unix.Close(memfd)
-	require.NoError(t, unix.Ftruncate(memfd, 4096))
+	memfd := newMemfd(t, 4096)
 	for range 40 {
 		c := dial(t, f)
 		greet(t, c)
@@ -40,13 +37,8 @@ func TestManyRegistered(t *testing.T) {
 func TestGivenBack(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	f := m.Write("file", []byte("x"))
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
-	fd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	require.NoError(t, err)
-	defer unix.Close(fd)
-	require.NoError(t, unix.Ftruncate(fd, 4096))
+	s := connect(t, f)
+	fd := newMemfd(t, 4096)
 	for what, c := range map[string]struct {
 		most int
 		get  func() (interface{ Close() error }, error)
@@ -79,15 +71,14 @@ func TestManyMappings(t *testing.T) {
 	const many, granule, each = 1000, 2 * mib, 4096
 	m := sharetest.New(t, 64*mib, many*granule)
 	f := m.Write("file", noise(9, (many+1)*each))
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	have := make([]*lanefs.Buffer, many)
 	for i := range have {
-		have[i], err = s.Map(f, int64(i)*each, each)
+		b, err := s.Map(f, int64(i)*each, each)
 		require.NoError(t, err)
+		have[i] = b
 	}
-	_, err = s.Map(f, many*each, each)
+	_, err := s.Map(f, many*each, each)
 	require.ErrorIs(t, err, unix.ENOMEM)
 	shared, err := s.Map(f, 77*each, each)
 	require.NoError(t, err, "what is there needs no room")
@@ -114,9 +105,7 @@ func TestManyMappings(t *testing.T) {
 	}
 	require.NoError(t, s.Close())
 	settled(t, m, 0)
-	other, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer other.Close()
+	other := connect(t, f)
 	all, err := other.Alloc(f, many*granule)
 	require.NoError(t, err)
 	require.NoError(t, all.Close())

@@ -21,9 +21,7 @@ func TestRingBounds(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 32*mib)
 	data := noise(3, mib)
 	f := m.Write("file", data)
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	file, err := s.Open(f)
 	require.NoError(t, err)
 	shared, err := s.Map(f, 0, 0)
@@ -78,10 +76,7 @@ func TestRefused(t *testing.T) {
 	require.NoError(t, err)
 	defer elsewhere.Close()
 	require.NoError(t, elsewhere.Truncate(mib))
-	memfd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	require.NoError(t, err)
-	defer unix.Close(memfd)
-	require.NoError(t, unix.Ftruncate(memfd, mib))
+	memfd := newMemfd(t, mib)
 	c := dial(t, f)
 	rights := hello(t, c)
 	defer wire.CloseAll(rights)
@@ -198,9 +193,7 @@ func TestFilesGo(t *testing.T) {
 	}
 	m.Write("first", []byte("x")).Close() // a block of the directory's, and what else comes once
 	f := m.Write("file", noise(3, mib))
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	uses := map[string]func(f *os.File) error{
 		"map":     func(f *os.File) error { b, err := s.Map(f, 0, 0); require.NoError(t, err); return b.Close() },
 		"no map":  func(f *os.File) error { _, err := s.Map(f, 1<<40, 1); require.Error(t, err); return nil },

@@ -56,14 +56,12 @@ func TestHostileStage(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	data := bytes.Repeat([]byte("of the file "), mib/6)
 	f := m.Write("file", data)
-	honest, err := lanefs.Connect(f)
-	require.NoError(t, err)
+	honest := connect(t, f)
 	for range 4 { // so that its stage has a number of which the other connection has no handle
 		newStage(t, honest, f, 4096)
 	}
 	own := newStage(t, honest, f, mib)
-	hostile, err := lanefs.Connect(f)
-	require.NoError(t, err)
+	hostile := connect(t, f)
 	bad := newStage(t, hostile, f, mib)
 	require.Equal(t, make([]byte, mib), bad.bytes)
 	require.NoError(t, unix.Munmap(bad.bytes))
@@ -98,36 +96,20 @@ func TestHostileStage(t *testing.T) {
 // nameOthers is a client that names memory and files by all numbers that other clients have, of which it has one file itself.
 func nameOthers(t *testing.T, f *os.File) {
 	t.Helper()
-	c := dial(t, f)
+	c := dialRing(t, f, 0, 64)
 	defer c.Close()
-	greet(t, c)
-	var file wire.OpenReply
-	_, err := c.Call(wire.TOpen, 2, &wire.Open{}, &file, 0, int(f.Fd()))
-	require.NoError(t, err)
-	var ring wire.RingReply
-	ends, err := c.Call(wire.TRing, 3, &wire.Ring{Entries: 64}, &ring, 3)
-	require.NoError(t, err)
-	defer wire.CloseAll(ends)
-	shared, err := wire.MapShared(ends[0], int(ring.Size), true)
-	require.NoError(t, err)
-	defer shared.Close()
-	client, err := wire.NewRings(shared, ring.Entries)
-	require.NoError(t, err)
 	var all []wire.Submission
 	for i := range uint32(64) {
-		all = append(all, wire.Submission{Op: wire.OpRead, File: file.Handle, Memory: i, Len: mib})
+		all = append(all, wire.Submission{Op: wire.OpRead, File: c.file.Handle, Memory: i, Len: mib})
 		if i%2 == 0 {
-			all[i].Op, all[i].File = wire.OpWrite, i+ring.Handle
+			all[i].Op, all[i].File = wire.OpWrite, i+c.ring.Handle
 		}
 	}
-	n, err := client.Submit(all)
-	require.NoError(t, err)
-	require.Equal(t, len(all), n)
-	wire.RingDoorbell(ends[1])
+	c.submit(t, all...)
 	within(t, "all answers", func() {
 		var done [64]wire.Completion
 		for left := len(all); left > 0; {
-			n, err := client.Reap(done[:])
+			n, err := c.rings.Reap(done[:])
 			require.NoError(t, err)
 			for _, d := range done[:n] {
 				require.EqualValues(t, -int64(unix.EBADF), d.Result)
@@ -143,8 +125,7 @@ func TestStageDies(t *testing.T) {
 	data := bytes.Repeat([]byte("x"), 4*mib)
 	f := m.Write("file", data)
 	before := descriptors(t)
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
+	s := connect(t, f)
 	g := newStage(t, s, f, 4*mib)
 	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
 	g.ring.Start(g.read(0, 4*mib))
@@ -180,13 +161,9 @@ func TestFlood(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 16*mib)
 	data := bytes.Repeat([]byte("of the file "), 4*mib/12)
 	f := m.Write("file", data)
-	honest, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer honest.Close()
+	honest := connect(t, f)
 	own := newStage(t, honest, f, 2*mib)
-	hostile, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer hostile.Close()
+	hostile := connect(t, f)
 	var stop atomic.Bool
 	var flood sync.WaitGroup
 	defer flood.Wait()

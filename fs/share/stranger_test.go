@@ -12,7 +12,6 @@ import (
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/fs/share/wire"
 	"github.com/lanefs/lanefs/gpu"
-	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
 // dialAs is dial by another user, who may go wherever the test may.
@@ -46,9 +45,7 @@ func dialAs(t *testing.T, f *os.File, uid int) *wire.Conn {
 func TestPin(t *testing.T) {
 	m := sharetest.New(t, 64*mib, 8*mib)
 	f := m.Write("file", noise(1, 3*mib))
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	n, err := s.Pin(f, true, -1)
 	require.NoError(t, err)
 	require.EqualValues(t, 3*mib, n)

@@ -33,9 +33,7 @@ func TestUnreached(t *testing.T) {
 	m := sharetest.NewUnreached(t, 128*mib, 48*mib)
 	data := noise(1, 13*mib+777)
 	f := m.Write("file", data)
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 
 	for _, r := range [][2]int64{{0, 0}, {1, 0}, {4097, 9*mib + 3}, {13 * mib, 777}, {5, 1}} {
 		b, err := s.Map(f, r[0], r[1])
@@ -48,7 +46,7 @@ func TestUnreached(t *testing.T) {
 		require.NoError(t, b.Close())
 	}
 	sparse := m.Open("sparse", os.O_CREATE|os.O_RDWR)
-	_, err = sparse.WriteAt(data[:5000], 6*mib+1)
+	_, err := sparse.WriteAt(data[:5000], 6*mib+1)
 	require.NoError(t, err)
 	b, err := s.Map(sparse, 0, 0)
 	require.NoError(t, err)
@@ -106,8 +104,7 @@ func TestUnreached(t *testing.T) {
 	require.NotZero(t, m.Pool.Stats().Staged)
 	require.Contains(t, m.Pool.Stats().Unreached, "does not reach device-vmm memory")
 	require.Equal(t, moved.Copied.Bytes, m.Share.Moved().Copied.Bytes)
-	other, err := lanefs.Connect(f)
-	require.NoError(t, err)
+	other := connect(t, f)
 	moved, err = other.Moved()
 	require.NoError(t, err)
 	require.Zero(t, moved.Copied, "another session's")
@@ -119,9 +116,7 @@ func TestUnreachedBeside(t *testing.T) {
 	m := sharetest.NewBeside(t, 64*mib, 16*mib)
 	data := noise(5, 3*mib)
 	f := m.Write("file", data)
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	g := newStage(t, s, f, 2*mib)
 	own, err := s.Alloc(f, 2*mib)
 	require.NoError(t, err)
@@ -160,9 +155,7 @@ func TestUnreachedGrows(t *testing.T) {
 	const size, whole = 3*mib + 77, 11 * mib
 	data := noise(6, whole)
 	f := m.Write("file", data[:size])
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	file, err := s.Open(f)
 	require.NoError(t, err)
 	own, err := s.Alloc(f, whole)
@@ -192,8 +185,7 @@ func TestMapOfGrowing(t *testing.T) {
 	data := noise(8, 3*mib)
 	for _, to := range []int{size + 1, 3 * mib, size - 1, 5} {
 		f := m.Write("file", data[:size])
-		s, err := lanefs.Connect(f)
-		require.NoError(t, err)
+		s := connect(t, f)
 		changes := func() {
 			_, err := f.WriteAt(data[size:max(size, to)], size)
 			if err = errors.Join(err, f.Truncate(int64(to))); err != nil {
@@ -247,9 +239,7 @@ func TestMapOfGrowing(t *testing.T) {
 func TestMapOfGrowingFile(t *testing.T) {
 	m := sharetest.NewUnreached(t, 64*mib, 32*mib)
 	f := m.Write("file", noise(8, mib))
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	var loads atomic.Int64
 	var grows func()
 	grows = func() { // while it is read first, but not while it is read again
@@ -318,8 +308,7 @@ func TestUnreachedShrinks(t *testing.T) {
 	data := noise(7, 6*mib)
 	for _, private := range []bool{false, true} {
 		f := m.Write("file", data)
-		s, err := lanefs.Connect(f)
-		require.NoError(t, err)
+		s := connect(t, f)
 		shrinks := func() {
 			if err := f.Truncate(mib + 5); err != nil {
 				t.Error(err)
@@ -354,9 +343,7 @@ func TestUnreachedDriveFails(t *testing.T) {
 	data := noise(4, 10*mib)
 	mark := noise(9, 64) // of what is not written, in the second part of the stage
 	f := m.Write("file", data)
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	file, err := s.Open(f)
 	require.NoError(t, err)
 	own, err := s.MapPrivate(f, 0, 9*mib)
@@ -391,13 +378,11 @@ func TestUnreachedFails(t *testing.T) {
 	m := sharetest.NewUnreached(t, 64*mib, 16*mib)
 	data := noise(2, 2*mib)
 	f := m.Write("file", data)
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	defer s.Close()
+	s := connect(t, f)
 	broken := errors.New("the copy engine does not answer")
 	for i := range 2 {
 		m.Copier.Fail.Store(&broken)
-		_, err = s.Map(f, 0, 0)
+		_, err := s.Map(f, 0, 0)
 		require.ErrorIs(t, err, unix.EIO)
 		require.ErrorContains(t, err, "does not answer")
 		m.Copier.Fail.Store(nil)
@@ -408,11 +393,11 @@ func TestUnreachedFails(t *testing.T) {
 	}
 	m.Copier.Fail.Store(&broken)
 	for range 6 {
-		_, err = s.Map(f, 0, 0)
+		_, err := s.Map(f, 0, 0)
 		require.ErrorContains(t, err, "does not answer")
 	}
 	m.Copier.Fail.Store(nil)
-	_, err = s.Map(f, 7, 0)
+	_, err := s.Map(f, 7, 0)
 	require.ErrorContains(t, err, "all of the stage is lost")
 	got, err := os.ReadFile(f.Name())
 	require.NoError(t, err)
@@ -459,8 +444,7 @@ func TestUnreachedDies(t *testing.T) {
 	const parts = 8 // of the stage, which stay: with the host runtime each is a memfd
 	before := descriptors(t)
 	for range 12 { // more than there are parts
-		s, err := lanefs.Connect(f)
-		require.NoError(t, err)
+		s := connect(t, f)
 		g := newStage(t, s, f, 4*mib)
 		held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead })
 		g.ring.Start(g.read(0, 4*mib))
