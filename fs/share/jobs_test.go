@@ -16,14 +16,12 @@ import (
 func TestBrokenRing(t *testing.T) {
 	const submitted, reaped = 0, 192 // offsets of the client's counters
 	for _, at := range []int{submitted, reaped} {
-		r := newRing(newPlaces(1), nil, [2]*moved{})
-		theirs, err := r.make(8)
-		require.NoError(t, err)
+		r, bell := loneRing(t, nil)
 		for range 2 {
 			r.done.Go(r.run)
 		}
 		r.rings.Word32(at).Store(1000)
-		wire.RingDoorbell(theirs[0])
+		wire.RingDoorbell(bell)
 		ended := make(chan struct{})
 		go func() { defer close(ended); r.done.Wait() }()
 		select {
@@ -32,7 +30,6 @@ func TestBrokenRing(t *testing.T) {
 			require.FailNow(t, "the ring goes on")
 		}
 		r.free()
-		wire.CloseAll(theirs)
 	}
 }
 

@@ -42,3 +42,16 @@ func TestSpan(t *testing.T) {
 	_, _, _, err := span(&wire.Map{}, 0)
 	require.ErrorIs(t, err, unix.EINVAL, "an empty file has no bytes")
 }
+
+// TestRaise: of generations of a mapping's range the newest stays on the notice board, in whatever order they come.
+func TestRaise(t *testing.T) {
+	board, err := wire.NewShared("lanefs-notices", 8*wire.Slots, true)
+	require.NoError(t, err)
+	defer board.Close()
+	c := &conn{board: board}
+	for _, g := range [][2]uint64{{7, 7}, {5, 7}, {9, 9}, {9, 9}, {8, 9}, {1, 9}} {
+		c.raise(3, g[0])
+		require.Equal(t, g[1], c.word(3).Load())
+	}
+	require.Zero(t, c.word(2).Load()+c.word(4).Load())
+}

@@ -176,6 +176,14 @@ func TestRefused(t *testing.T) {
 	for i := range wire.Slots {
 		require.Zero(t, board.Word(8*i).Load())
 	}
+	var shared wire.MapReply
+	got, err = c.Call(wire.TMap, 1, &wire.Map{}, &shared, 1, rw)
+	require.NoError(t, err)
+	wire.CloseAll(got)
+	require.Equal(t, shared.Generation, board.Word(8*int(shared.Handle)).Load())
+	_, err = c.Call(wire.TRelease, 1, &wire.Release{Handle: shared.Handle}, nil, 0)
+	require.NoError(t, err)
+	require.Zero(t, board.Word(8*int(shared.Handle)).Load(), "what was released has no generation")
 	require.LessOrEqual(t, descriptors(t), before+slack, "descriptors leak")
 	var done wire.CommitReply
 	_, err = c.Call(wire.TCommit, 1, &wire.Commit{Handle: own.Handle, MemOff: own.MemSize - 1, Len: 1}, &done, 0, rw)
