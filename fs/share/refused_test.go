@@ -218,6 +218,14 @@ func TestFilesGo(t *testing.T) {
 			_, err = s.Pin(f, false, -1)
 			return err
 		},
+		"no message": func(f *os.File) error { // ends the connection, without a reply
+			c := dial(t, f)
+			greet(t, c)
+			require.NoError(t, c.Send([]byte("x"), int(f.Fd())))
+			_, _, _, err := c.Receive()
+			require.Error(t, err)
+			return nil
+		},
 		"open": func(f *os.File) error { file, err := s.Open(f); require.NoError(t, err); return file.Close() },
 	}
 	for name, use := range uses {
