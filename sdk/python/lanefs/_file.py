@@ -232,7 +232,7 @@ class File:
             EPERM: another user. EACCES: the file is not open to read. ENOMEM: there is no room. ECONNRESET: the daemon has ended.
         """
         owner = w.NO_OWNER if owner is None else owner
-        (size, _), _ = self._need().call(w.PIN, w.PIN_REQUEST.pack(int(on), owner), w.PIN_REPLY, pass_fds=[self.fd])
+        size, _ = self._need().call(w.PIN, w.PIN_REQUEST.pack(int(on), owner), w.PIN_REPLY, pass_fds=[self.fd]).fields
         return size
 
     def _opened(self):
@@ -264,8 +264,8 @@ class File:
         self._own()
         with self._lock:
             if self._handle is None:
-                (self._handle, _, _), _ = self._need().call(w.OPEN, w.OPEN_REQUEST.pack(0), w.OPEN_REPLY, pass_fds=[self.fd])
-            return self._handle
+                self._handle = self._need().call(w.OPEN, w.OPEN_REQUEST.pack(0), w.OPEN_REPLY, pass_fds=[self.fd])
+            return self._handle.fields[0]
 
     @property
     def ring(self):
@@ -617,7 +617,7 @@ class File:
         if self._ring is not None:
             self._ring.close()
         if self._handle is not None:
-            self.session.release(self._handle)
+            self._handle.release()
         self._staged = None  # what is on streams keeps the handle
         sweep()
         lost = self.session is not None and self.session._lost
@@ -665,18 +665,18 @@ def _plain_batch(fd, read, address, pieces):
     return results
 
 
-def _end(session, handle, memory):
+def _end(reply, memory):
     memory.close()
-    if session is not None:
-        session.drop(handle)
+    if reply is not None:
+        reply.give()
 
 
 class _Hold:
     """Memory and the daemon's hold on it. Both end with the last reference to this, by mappings, tensors and views."""
 
-    def __init__(self, session, handle, memory):
+    def __init__(self, reply, memory):
         self.memory = memory
-        self._end = weakref.finalize(self, _end, session, handle, memory)
+        self._end = weakref.finalize(self, _end, reply, memory)
         self._end.atexit = False  # tensors may be used until then, and the end of the process frees all
 
 
@@ -708,15 +708,14 @@ class Mapping:
 
     def __init__(self, file, offset, length, flags):
         session = self.session = file._need()
-        fields, (fd,) = session.call(w.MAP, w.MAP_REQUEST.pack(offset, length, flags, 0), w.MAP_REPLY, rights=1, pass_fds=[file.fd])
-        self.handle, kind, self.base, self._size, size, self.generation, self.file_size, at = fields
-        self.private = bool(flags & w.MAP_PRIVATE)
+        reply = session.call(w.MAP, w.MAP_REQUEST.pack(offset, length, flags, 0), w.MAP_REPLY, rights=1, pass_fds=[file.fd])
         try:
-            memory = adopt(session, fd, kind, at, size, self.private)
+            self.handle, kind, self.base, self._size, size, self.generation, self.file_size, at = reply.fields
+            self.private = bool(flags & w.MAP_PRIVATE)
+            self._hold = _Hold(reply, adopt(session, reply.fds, kind, at, size, self.private))
         except BaseException:
-            session.release(self.handle)
+            reply.release()
             raise
-        self._hold = _Hold(session, self.handle, memory)
 
     @property
     def memory(self):
@@ -851,7 +850,7 @@ def _copy(file, offset, length, private, read=True):
         memory.view = memory.view.toreadonly()
     m.session, m.handle, m.base, m._size, m.generation, m.file_size, m.private = None, 0, 0, length, generation, file.size, private
     m._state = state
-    m._hold = _Hold(None, 0, memory)
+    m._hold = _Hold(None, memory)
     return m
 
 

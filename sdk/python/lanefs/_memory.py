@@ -77,8 +77,9 @@ class DeviceMemory:
         self._unmap()
 
 
-def adopt(session, fd, kind, offset, size, write):
-    """Maps memory that the daemon passed. It consumes the descriptor."""
+def adopt(session, fds, kind, offset, size, write):
+    """Maps memory that the daemon passed. It consumes the descriptor, the only one of a reply."""
+    fd = fds[0]
     try:
         if kind == w.MEMFD:
             return HostMemory(fd, offset, size, write)
@@ -91,7 +92,7 @@ def adopt(session, fd, kind, offset, size, write):
             return DeviceMemory(driver, size, *_hip.map_ipc(driver, fd, offset, size))
         raise OSError(f"the daemon's memory is of kind {kind}, which this SDK cannot map")
     finally:
-        os.close(fd)
+        os.close(fds.pop())
 
 
 def cuda_array(memory, offset, size, write):
@@ -154,38 +155,36 @@ class Buffer:
         _dlpack.sweep()
         session = self.session = file.session
         if session is None:  # the file is not on LaneFS
-            self.size, self.handle, self._release = size, 0, None
+            self.size, self.handle, self._reply = size, 0, None
             self._life = _Life(Anonymous(size))
             return
         size = -(-size // session.granule) * session.granule
-        if session.kind == w.MEMFD:
-            fd = w.memfd("lanefs-buffer")
-            kind, offset, memory = w.MEMFD, 0, None
-        else:
-            driver = Driver.of(session.runtime, session.device)
-            if session.kind == w.POSIX:
-                handle, fd = driver.create(size)
-                kind, offset, memory = w.POSIX, 0, None
-            else:
-                *mapped, fd, offset = _hip.allocate(driver, size, session.kind)
-                kind, memory = session.kind, DeviceMemory(driver, size, *mapped)
-        self.size = size
+        self.size, fd, memory = size, None, None
         try:
-            if kind == w.MEMFD:
+            if session.kind == w.MEMFD:
+                fd = w.memfd("lanefs-buffer")
+                kind, offset = w.MEMFD, 0
                 os.ftruncate(fd, size)
                 memory = HostMemory(fd, 0, size, True)
-            elif kind == w.POSIX:
-                memory = DeviceMemory(driver, size, *driver.map(handle, size, True))
-            (self.handle, _), _ = session.call(w.REGISTER, w.REGISTER_REQUEST.pack(kind, 0, offset, size), w.REGISTER_REPLY, pass_fds=[fd])
+            else:
+                driver = Driver.of(session.runtime, session.device)
+                if session.kind == w.POSIX:
+                    handle, fd = driver.create(size)
+                    kind, offset = w.POSIX, 0
+                    memory = DeviceMemory(driver, size, *driver.map(handle, size, True))
+                else:
+                    *mapped, fd, offset = _hip.allocate(driver, size, session.kind)
+                    kind, memory = session.kind, DeviceMemory(driver, size, *mapped)
+            self._reply = session.call(w.REGISTER, w.REGISTER_REQUEST.pack(kind, 0, offset, size), w.REGISTER_REPLY, pass_fds=[fd])
         except BaseException:
             if memory is not None:
                 memory.close()
             raise
         finally:
-            os.close(fd)
+            if fd is not None:
+                os.close(fd)
         self._life = _Life(memory)
-        self._release = weakref.finalize(self, session.drop, self.handle)
-        self._release.atexit = False
+        self.handle, _ = self._reply.fields
 
     @property
     def memory(self):
@@ -227,8 +226,8 @@ class Buffer:
 
     def close(self):
         """Unregisters the memory, after the requests that use it. It stays as long as tensors of it. Repeated calls do nothing."""
-        if self._release is not None and self._release.detach():
-            self.session.release(self.handle)
+        if self._reply is not None:
+            self._reply.release()
         self._life = None
         _dlpack.sweep()
 

@@ -76,19 +76,17 @@ class Ring:
 
     def __init__(self, file, entries=256):
         session = self._session = file.session
-        (self._handle, self.entries, self._completions, _, size), fds = session.call(
-            w.RING, w.RING_REQUEST.pack(entries, 0), w.RING_REPLY, rights=3)
+        reply = self._reply = session.call(w.RING, w.RING_REQUEST.pack(entries, 0), w.RING_REPLY, rights=3)
         try:
-            self._memory = w.mapped(fds[0], size, mmap.PROT_READ | mmap.PROT_WRITE)
-            os.close(fds.pop(0))
-            self._submit, self._complete = fds
-            self._wake_read, self._wake_write = os.pipe()
-            fds += [self._wake_read, self._wake_write]
+            _, self.entries, self._completions, _, size = reply.fields
+            self._memory = w.mapped(reply.fds[0], size, mmap.PROT_READ | mmap.PROT_WRITE)
+            os.close(reply.fds.pop(0))
+            reply.fds.extend(os.pipe())
+            self._submit, self._complete, self._wake_read, self._wake_write = reply.fds
             self._begin()
         except BaseException:  # no descriptor is left for the pipe, or no thread can be had
-            for fd in fds:
-                os.close(fd)
-            session.release(self._handle)
+            reply.release()
+            reply.give()
             raise
 
     def _begin(self):
@@ -506,15 +504,15 @@ class Ring:
     def _let_go(self):
         self._words.release()
         if self._session._lost:
+            del self._reply.fds[:]  # others may have the numbers
             return
-        for fd in (self._submit, self._complete, self._wake_read, self._wake_write):
-            os.close(fd)
+        self._reply.give()
 
     def _finish(self, why):
         self._write(self._wake_write, b"x")
         if threading.current_thread() is not self._reaper:  # not if a callback of a future closes the ring
             self._reaper.join()
-        self._session.release(self._handle)
+        self._reply.release()
         self._end(why)
 
     def __enter__(self):

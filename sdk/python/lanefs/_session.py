@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import threading
 import weakref
 
@@ -62,6 +63,61 @@ def _socket_of(fd, name):
         if e.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):  # by how far the call had come. There is no fallback for that
             raise ConnectionError(errno.ECONNRESET, GONE_TEXT) from None
         raise NotLaneFS(errno.ENOTSUP, f"{name} is not on a LaneFS mount that gives out device memory") from None
+
+
+def _give(session, message, fds):
+    """Closes the descriptors that a message has given, and has the handle released that it gives."""
+    if message:
+        data, message[0] = message[0], b""
+        session._give_back(data)
+    _descriptors(message, fds)
+    while fds:
+        os.close(fds.pop())
+    session._drain()
+
+
+def _descriptors(message, fds):
+    """Moves a message's descriptors to fds, an array, one control message in one line: so that whoever is interrupted between two has each in one place."""
+    while message and message[1]:
+        level, kind, value = message[1][-1]
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(message[1].pop()[2][: len(value) - len(value) % fds.itemsize])
+        else:
+            message[1].pop()
+
+
+class Reply:
+    """What the daemon has answered. It owns the descriptors and the handle that come with it, until they are closed: what nobody has taken when an exception passes, KeyboardInterrupt for one, which
+    comes between any two lines, ends with the last reference to this.
+
+    Parameters
+    ----------
+    session : Session
+
+    Attributes
+    ----------
+    fields : tuple
+        Of the reply's body.
+    fds : array of int
+        The descriptors. Who takes one from it must close it.
+    """
+
+    def __init__(self, session):
+        self.fields, self.fds, self._session = (), array.array("i"), session
+        self._message = []  # as recvmsg gives it, which is stored here by the line that has it
+        weakref.finalize(self, _give, session, self._message, self.fds).atexit = False  # the end of the process frees all
+
+    def give(self):
+        """Gives all of it back."""
+        _give(self._session, self._message, self.fds)
+
+    def release(self):
+        """Has the handle released. Requests of rings that name it have ended when this returns. Repeated calls do nothing."""
+        data, self._message[0] = self._message[0], b""
+        if data and not self._ending():  # then other threads are no more, and what locks they had is held for ever. The end of the process frees all
+            self._session.release(*w.HANDLE.unpack_from(data, w.HEADER.size))
+
+    _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules
 
 
 class Session:
@@ -168,18 +224,16 @@ class Session:
                 raise ConnectionError(errno.ECONNRESET, GONE_TEXT) from None
             raise OSError(e.errno, "the daemon's socket is not reachable from here (in a container, mount its directory too)",
                           os.fsdecode(path)) from None
-        body, fds = self.call(w.HELLO, w.HELLO_REQUEST.pack(w.MAGIC, w.VERSION, w.VERSION, 0), w.HELLO_REPLY, rights=2)
-        self.version, runtime, self.kind, self.granule, self.pool_size, slots, writable, more, device, name = body
+        hello = self.call(w.HELLO, w.HELLO_REQUEST.pack(w.MAGIC, w.VERSION, w.VERSION, 0), w.HELLO_REPLY, rights=2)
+        self.version, runtime, self.kind, self.granule, self.pool_size, slots, writable, more, device, name = hello.fields
         self.gpus = 1 + more
         self.runtime = w.RUNTIMES.get(runtime, "unknown")
         self.device, self.name = (t.rstrip(b"\0").decode(errors="replace") for t in (device, name))
         self.shared_by_user = bool(writable)
-        self._event = fds[1]
-        self._held.append(fds[1])
-        try:
-            self._board = w.mapped(fds[0], 8 * slots, mmap.PROT_READ)
-        finally:
-            os.close(fds[0])
+        self._held.append(hello.fds.pop())
+        self._event = self._held[1]
+        self._board = w.mapped(hello.fds[0], 8 * slots, mmap.PROT_READ)
+        hello.give()
         if gpu is not None:
             self._use(gpu)
 
@@ -187,15 +241,15 @@ class Session:
         """Has the session give memory of one of the mount's GPUs: by its place in the mount's option, or its PCI address."""
         index, address = (int(gpu), b"") if gpu.isdigit() else (w.NO_INDEX, gpu.encode())
         try:
-            (_, self.kind, self.granule, self.pool_size, device, name), _ = self.call(
-                w.DEVICE, w.DEVICE_REQUEST.pack(index, 0, address), w.DEVICE_REPLY)
+            (_, self.kind, self.granule, self.pool_size, device, name) = self.call(
+                w.DEVICE, w.DEVICE_REQUEST.pack(index, 0, address), w.DEVICE_REPLY).fields
         except OSError:
             self.close()
             raise
         self.device, self.name = (t.rstrip(b"\0").decode(errors="replace") for t in (device, name))
 
     def call(self, kind, request, reply=None, rights=0, pass_fds=()):
-        """Makes one request of the share's protocol (docs/SPEC.md). The caller must close the descriptors of the reply.
+        """Makes one request of the share's protocol (docs/SPEC.md).
 
         Parameters
         ----------
@@ -211,8 +265,7 @@ class Session:
 
         Returns
         -------
-        (tuple, list of int)
-            The fields of the reply and its descriptors.
+        Reply
 
         Raises
         ------
@@ -238,19 +291,9 @@ class Session:
         tag = self._tag
         self._awaited.add(tag)
         message = w.HEADER.pack(kind, 0, w.HEADER.size + len(request), tag, 0) + request
+        answer = Reply(self)
         try:
-            try:
-                socket.send_fds(self._socket, [message], list(pass_fds))
-            except BrokenPipeError:
-                if kind != w.HELLO:  # a daemon that refuses a Hello unread closes the socket; its reply has the reason
-                    raise
-            data, got = self._receive()
-            while self._late(data, got, tag):
-                data, got = self._receive()
-        except ConnectionError as e:
-            raise ConnectionError(e.errno, GONE_TEXT) from None
-        self._awaited.discard(tag)
-        try:
+            data = self._ask(answer, kind, message, tag, pass_fds)
             if not data:
                 raise ConnectionError(errno.ECONNRESET, GONE_TEXT)
             if len(data) < w.HEADER.size:
@@ -262,19 +305,33 @@ class Session:
                 raise ConnectionError("the daemon does not speak its protocol")
             if status:
                 raise OSError(status, body.decode(errors="replace") or os.strerror(status))
-            if got is None:
-                self._give_back(data)
+            if answer._message[2] & socket.MSG_CTRUNC:
                 raise OSError(errno.EMFILE, "the process has no descriptors left for the daemon's reply")
-            if len(got) != rights or len(body) != (reply.size if reply else 0):
+            if len(answer.fds) != rights or len(body) != (reply.size if reply else 0):
                 raise ConnectionError("the daemon sent a malformed reply")
-            fields = reply.unpack(body) if reply else ()
+            answer.fields = reply.unpack(body) if reply else ()
         except BaseException:
-            for fd in got or ():
-                os.close(fd)
+            answer.give()
             raise
-        return fields, got
+        return answer
 
-    def _late(self, data, got, tag):
+    def _ask(self, answer, kind, message, tag, pass_fds):
+        """Sends a message, and returns the bytes of the reply."""
+        try:
+            try:
+                socket.send_fds(self._socket, [message], list(pass_fds))
+            except BrokenPipeError:
+                if kind != w.HELLO:  # a daemon that refuses a Hello unread closes the socket; its reply has the reason
+                    raise
+            data = self._receive(answer)
+            while self._late(data, answer, tag):
+                data = self._receive(answer)
+        except ConnectionError as e:
+            raise ConnectionError(e.errno, GONE_TEXT) from None
+        self._awaited.discard(tag)
+        return data
+
+    def _late(self, data, answer, tag):
         """Whether a message is the reply to an earlier request, whose caller was interrupted (KeyboardInterrupt). What it gives is given back."""
         if len(data) < w.HEADER.size:
             return False
@@ -282,29 +339,22 @@ class Session:
         if of == tag or of not in self._awaited:
             return False
         self._awaited.discard(of)
-        for fd in got or ():
-            os.close(fd)
-        self._give_back(data)
+        answer.give()
         return True
 
     def _give_back(self, data):
         """Has the handle released that a reply gives which nobody takes."""
+        if len(data) < w.HEADER.size:
+            return
         kind, _, _, _, status = w.HEADER.unpack_from(data)
         if not status and kind & ~w.REPLY in (w.MAP, w.REGISTER, w.OPEN, w.RING) and len(data) >= w.HEADER.size + w.HANDLE.size:
             self._dropped.extend(w.HANDLE.unpack_from(data, w.HEADER.size))
 
-    def _receive(self, flags=0):
-        """A message and its descriptors. None in their place: the process had no descriptor left for one of them, and has none of them."""
-        fds = array.array("i")
-        data, ancillary, came, _ = self._socket.recvmsg(w.MAX_MESSAGE, socket.CMSG_SPACE(16 * fds.itemsize), socket.MSG_CMSG_CLOEXEC | flags)
-        for level, kind, value in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(value[: len(value) - len(value) % fds.itemsize])
-        if came & socket.MSG_CTRUNC:
-            for fd in fds:
-                os.close(fd)
-            return data, None
-        return data, list(fds)
+    def _receive(self, answer, flags=0):
+        """Waits for a message, and returns its bytes: none at the end of the connection."""
+        answer._message[:] = self._socket.recvmsg(w.MAX_MESSAGE, socket.CMSG_SPACE(16 * answer.fds.itemsize), socket.MSG_CMSG_CLOEXEC | flags)
+        _descriptors(answer._message, answer.fds)
+        return answer._message[0]
 
     @property
     def _lost(self):
@@ -373,7 +423,7 @@ class Session:
         OSError
             EOPNOTSUPP: the daemon is older than this. ECONNRESET: it has ended.
         """
-        fields, _ = self.call(w.MOVED, w.MOVED_REQUEST.pack(0), w.MOVED_REPLY)
+        fields = self.call(w.MOVED, w.MOVED_REQUEST.pack(0), w.MOVED_REPLY).fields
         why = fields[8].rstrip(b"\0").decode(errors="replace") if fields[6] & 1 else None
         return {"device": fields[0:2], "stage": fields[2:4], "copied": fields[4:6], "unreached": why}
 
@@ -492,15 +542,15 @@ class Session:
     def _take_late(self):
         """Takes the replies that are there to requests for which nobody waits."""
         while self._awaited and self._socket is not None:
+            answer = Reply(self)
             try:
-                data, got = self._receive(socket.MSG_DONTWAIT)
+                data = self._receive(answer, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             if not data:
                 return
-            if not self._late(data, got, 0):
-                for fd in got or ():
-                    os.close(fd)
+            if not self._late(data, answer, 0):
+                answer.give()
 
     def close(self):
         """Ends the session and all its objects, except memory that is still mapped. Repeated calls do nothing.

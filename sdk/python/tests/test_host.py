@@ -4,6 +4,7 @@ import array
 import asyncio
 import ctypes
 import errno
+import itertools
 import json
 import linecache
 import math
@@ -52,6 +53,39 @@ def safetensors(tensors, metadata=None, pad=True):
     if pad:
         text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + data
+
+
+def interrupted_at(n, do):
+    """Calls do, with KeyboardInterrupt raised at the n-th line of the package that it runs. Returns whether do had ended before that line."""
+    package, lines, last = os.path.dirname(lanefs.__file__), 0, None
+
+    def finalizes(frame):  # what a finalizer raises is lost
+        return frame is not None and (frame.f_code.co_filename == weakref.__file__ or finalizes(frame.f_back))
+
+    def trace(frame, event, _):
+        nonlocal lines, last
+        name = frame.f_code.co_filename
+        if not name.startswith(package) or event == "call" and finalizes(frame):
+            return None
+        at, last = last, (frame, frame.f_lineno)
+        # As in test_kv.py; nor where a line has no code but that of the trace, or gives a lock back.
+        nowhere = "with ", "try:", "finally:", "pass", "if self._taking._is_owned", "self._taking.release"
+        if event == "line" and at != last and not linecache.getline(name, frame.f_lineno).strip().startswith(nowhere):
+            lines += 1
+            if lines == n:
+                raise KeyboardInterrupt
+        return trace
+    signal.alarm(60)
+    sys.settrace(trace)
+    try:
+        do()
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.settrace(None)
+        signal.alarm(0)
+        last = None
+    return True
 
 
 class Managed(ctypes.Structure):
@@ -524,41 +558,38 @@ class Rings(unittest.TestCase):
         """At each line of a read and of closing a file: the ring goes on, and no descriptor is closed twice."""
         with lanefs.open(write("interrupted anywhere", b"z" * 4096)) as f, lanefs.Buffer(f, 4096) as b:
             f.read_into(b)
-            package, n, ends = os.path.dirname(lanefs.__file__), 0, False
-            signal.alarm(60)
-            try:
-                while not ends:
-                    n, lines, last, ends = n + 1, 0, None, True
 
-                    def trace(frame, event, _):
-                        nonlocal lines, last
-                        name = frame.f_code.co_filename
-                        if not name.startswith(package):
-                            return None
-                        at, last = last, (frame, frame.f_lineno)
-                        # As in test_kv.py; nor where a line has no code but that of the trace, or gives a lock back.
-                        nowhere = "with ", "try:", "finally:", "pass", "if self._taking._is_owned", "self._taking.release"
-                        if event == "line" and at != last and not linecache.getline(name, frame.f_lineno).strip().startswith(nowhere):
-                            lines += 1
-                            if lines == n:
-                                raise KeyboardInterrupt
-                        return trace
-                    g = lanefs.open(path("interrupted anywhere"))
-                    sys.settrace(trace)
-                    try:
-                        f.read_into(b, 0, 0, 512)
-                        g.close()
-                    except KeyboardInterrupt:
-                        ends = False
-                    finally:
-                        sys.settrace(None)
-                        last = None
-                    self.assertEqual(f.read_into(b), 4096)
-                    g.close()
-                self.assertEqual(f.ring.read(f, b, 0, 0, 512).result(60), 512)
-            finally:
-                signal.alarm(0)
+            def do():
+                f.read_into(b, 0, 0, 512)
+                g.close()
+            for n in itertools.count(1):
+                g = lanefs.open(path("interrupted anywhere"))
+                ended = interrupted_at(n, do)
+                self.assertEqual(f.read_into(b), 4096)
+                g.close()
+                if ended:
+                    break
+            self.assertEqual(f.ring.read(f, b, 0, 0, 512).result(60), 512)
             self.assertGreater(n, 80)
+
+    def test_interrupted_gets(self):
+        """At each line of getting memory, a ring or a handle: no descriptor stays, and nothing that the daemon would give eight times only, or until its memory is used up."""
+        with lanefs.open(write("interrupted gets", b"z" * 4096), "r+") as f:
+            f.handle
+            f.map().close()
+            rings = []
+            for do in f.map, lambda: f.alloc(4 << 20), lambda: rings.append(lanefs.Ring(f)), lambda: lanefs.Buffer(f, 100), lambda: g.handle:
+                g, before = lanefs.open(path("interrupted gets")), len(os.listdir("/proc/self/fd"))
+                for n in itertools.count(1):
+                    if interrupted_at(n, do):
+                        break
+                    self.assertEqual(len(os.listdir("/proc/self/fd")), before, f"line {n}")
+                    g._handle = None  # gives it back
+                self.assertGreater(n, 25)
+                g.close()
+            rings[0].close()
+            f.map().close()
+            self.assertFalse(f.session._dropped)
 
     def test_nothing_left(self):  # of memory that cannot be had, and of rings without a descriptor, or a thread, for what they need besides
         with lanefs.open(write("nothing left", b"z" * 4096)) as f:
