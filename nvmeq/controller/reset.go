@@ -127,21 +127,23 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 		c.t.Reset() // it must not write to memory that is about to be freed
 	} else {
 		err, failed := why, RuntimeError{}
-		if !errors.As(why, &failed) {
+		restarts := !errors.As(why, &failed)
+		if restarts {
 			c.log.Error("resetting the controller", "device", c.t.Name(), "why", why.Error())
 			err = c.restart(queues)
 		}
 		if errors.As(err, &failed) {
 			err = c.failOver(queues, failed)
 		}
-		if errors.As(err, &failed) {
-			c.fail(err)
-			c.t.Reset()
-		} else if err != nil {
+		switch {
+		case err == nil:
+			c.log.Warn("controller reset", "device", c.t.Name())
+		case restarts:
 			c.fail(fmt.Errorf("reset failed: %w; it was reset because: %w", err, why))
 			c.t.Reset()
-		} else {
-			c.log.Warn("controller reset", "device", c.t.Name())
+		default: // err says why the lanes were to move, too
+			c.fail(err)
+			c.t.Reset()
 		}
 	}
 	failure := c.Err()

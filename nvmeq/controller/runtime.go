@@ -51,7 +51,7 @@ func (c *Controller) hasFailed(rt gpu.Runtime) bool {
 // endWait is how long kernels that were told to fail may take to end.
 const endWait = 2 * time.Second
 
-// failOver moves every lane to the spare runtime. The caller holds resetMu and every queue pair.
+// failOver moves every lane to the spare runtime. Its error says why they were to move, too. The caller holds resetMu and every queue pair.
 func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	from := c.Runtime()
 	c.runtimeFailed.Store(true)
@@ -80,13 +80,12 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	c.rt.Store(&to)
 	c.failover.Store(&Failover{When: time.Now(), Why: why.Error(), From: from.Name(), To: to.Name(), ReadOnly: c.cfg.SpareReads})
 	c.copies.Forget()
-	if err := c.bringUp(); err != nil {
-		return err
+	err = c.bringUp()
+	for i := 0; i < len(queues) && err == nil; i++ {
+		err = queues[i].Move(ended)
 	}
-	for _, q := range queues {
-		if err := q.Move(ended); err != nil {
-			return fmt.Errorf("moving the lanes to %s: %w", to.Name(), err)
-		}
+	if err != nil {
+		return fmt.Errorf("%w; moving the lanes to %s: %w", why, to.Name(), err)
 	}
 	return nil
 }

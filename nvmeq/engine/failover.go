@@ -57,16 +57,15 @@ func (e pairs) Move(ended bool) error {
 	}
 	e.resources = w
 	e.statsMu.Unlock()
-	err = w.describe(e.Engine)
-	if err != nil {
-		return err
-	}
+	// Nobody else has what was: it ends whether the lanes can go on or not. What cannot end is left, which harms no lane.
+	closeOld := old.closeQueues
 	if e.rt != nil && !e.peer { // it has not failed: only GPUs have
-		err = old.close(e.c)
-	} else {
-		err = old.closeQueues()
+		closeOld = func() error { return old.close(e.c) }
 	}
-	if err != nil {
+	if err := closeOld(); err != nil {
+		e.c.Log().Warn("memory of the lanes that have moved is left", "device", e.c.Name(), "why", err.Error())
+	}
+	if err := w.describe(e.Engine); err != nil {
 		return err
 	}
 	for _, l := range e.lanes {

@@ -67,6 +67,17 @@ func newFailingOn(t *testing.T, spare, reads bool, so softctl.Options, ec engine
 // newFailingImage is newFailingOn on an image or block device.
 func newFailingImage(t *testing.T, image string, spare, reads bool, so softctl.Options, ec engine.Config, over func(controller.Transport) controller.Transport) *failing {
 	t.Helper()
+	var open func() (gpu.Runtime, error)
+	if spare {
+		open = func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
+	}
+	return newFailingSpare(t, image, open, reads, so, ec, over)
+}
+
+// newFailingSpare is newFailingImage with a spare of the test's own; nil is none.
+func newFailingSpare(t *testing.T, image string, spare func() (gpu.Runtime, error), reads bool, so softctl.Options, ec engine.Config,
+	over func(controller.Transport) controller.Transport) *failing {
+	t.Helper()
 	dev, err := detached.New(true)
 	require.NoError(t, err)
 	// The memory of a failed device is not freed, so the runtime is not closed.
@@ -77,10 +88,7 @@ func newFailingImage(t *testing.T, image string, spare, reads bool, so softctl.O
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Soft.Close()) })
 	mapped := &reach{Controller: f.Soft, now: map[nvme.IOVA]int64{}}
-	cfg := controller.Config{Runtime: dev, Transport: over(mapped), SpareReads: reads, Log: slog.New(slog.NewTextHandler(f.Log, nil))}
-	if spare {
-		cfg.Spare = func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
-	}
+	cfg := controller.Config{Runtime: dev, Transport: over(mapped), SpareReads: reads, Spare: spare, Log: slog.New(slog.NewTextHandler(f.Log, nil))}
 	f.Controller, err = controller.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
