@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -20,10 +21,7 @@ func dropPrivileges() error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	if err := privilege.Drop(keptCapabilities); err != nil {
-		return err
-	}
-	return seccomp.Deny(deniedCalls)
+	return errors.Join(privilege.Drop(keptCapabilities), seccomp.Deny(deniedCalls))
 }
 
 // deniedCalls are system calls that neither the daemon nor a GPU's runtime makes, but that would serve an attacker who has taken over root's

@@ -62,3 +62,16 @@ func setAction(act, old *sigaction) error {
 	}
 	return nil
 }
+
+// here makes the handler's calls on this thread, after install, and says what they return.
+func here() refused {
+	var r refused
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		r.noNewPrivs = os.NewSyscallError("PR_SET_NO_NEW_PRIVS", err)
+	}
+	_ = unix.Prctl(unix.PR_SET_IO_FLUSHER, 1, 0, 0, 0)
+	if err := unix.Capset(&capHeader, &capData[0]); err != nil {
+		r.capset = os.NewSyscallError("capset", err)
+	}
+	return r
+}

@@ -14,3 +14,5 @@ const signal = unix.Signal(33)
 func install(Set) (func() error, error) {
 	return nil, fmt.Errorf("there is no signal handler for %s yet", runtime.GOARCH)
 }
+
+func here() refused { return refused{} }

@@ -13,6 +13,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -43,8 +44,18 @@ type State struct {
 }
 
 // within says that a thread has nothing beyond keep and cannot get more.
-func (s State) within(keep Set) bool {
-	return (s.Permitted|s.Effective|s.Inheritable|s.Ambient)&^keep == 0 && s.NoNewPrivs
+func (s State) within(keep Set, r refused) bool {
+	return (r.capset != nil || (s.Permitted|s.Effective|s.Inheritable|s.Ambient)&^keep == 0) && (r.noNewPrivs != nil || s.NoNewPrivs)
+}
+
+// refused is what a thread is not allowed to give up, nil where it is. A filter of system calls (seccomp) is the same for all threads.
+type refused struct{ capset, noNewPrivs error }
+
+func (r refused) err() error {
+	if err := errors.Join(r.capset, r.noNewPrivs); err != nil {
+		return fmt.Errorf("a filter of system calls forbids it (a container's?): %w", err)
+	}
+	return nil
 }
 
 // ioWorker is PF_IO_WORKER (include/linux/sched.h): a thread of the kernel's that carries out what an io_uring of the process cannot do at once. The last
@@ -134,7 +145,8 @@ var dropLooks = 30_000
 const dropPoll = time.Millisecond
 
 // Drop takes every capability outside keep from all threads, and sets no_new_privs in them. Before, a thread that has CAP_SYS_RESOURCE becomes an I/O flusher, as do those that it makes: what it
-// allocates does not wait for file systems whose data it may be about to store, and what it writes is held up for the device that it writes to, not for all (PR_SET_IO_FLUSHER). Drop returns when that is so. After an error the handler stays: a thread that
+// allocates does not wait for file systems whose data it may be about to store, and what it writes is held up for the device that it writes to, not for all (PR_SET_IO_FLUSHER). Drop returns when that is so; what the threads are not allowed to give up
+// they keep, which is the error. After an error of another kind the handler stays: a thread that
 // was asked may take the signal later, and glibc's would end the process, which has no such call under way.
 // One call at a time.
 func Drop(keep Set) error {
@@ -142,15 +154,18 @@ func Drop(keep Set) error {
 	if err != nil {
 		return fmt.Errorf("dropping privileges: %w", err)
 	}
-	if err := drop(keep); err != nil {
+	runtime.LockOSThread()
+	r := here()
+	runtime.UnlockOSThread()
+	if err := drop(keep, r); err != nil {
 		return err
 	}
-	return restore()
+	return errors.Join(restore(), r.err())
 }
 
 // drop asks every thread that is not within keep. A thread made meanwhile has what its maker had: once a look finds all
 // within keep without having asked any, there is no maker left that had more.
-func drop(keep Set) error {
+func drop(keep Set, r refused) error {
 	pid := os.Getpid()
 	asked := map[int]bool{}
 	for looks := 1; ; looks++ {
@@ -160,7 +175,7 @@ func drop(keep Set) error {
 		}
 		var left []string
 		for tid, s := range all {
-			if s.within(keep) {
+			if s.within(keep, r) {
 				continue
 			}
 			left = append(left, strconv.Itoa(tid))

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/iouring"
+	"github.com/lanefs/lanefs/fs/share/seccomp"
 )
 
 const childEnv = "LANEFS_PRIVILEGE_CHILD"
@@ -30,8 +31,11 @@ const childEnv = "LANEFS_PRIVILEGE_CHILD"
 func TestMain(m *testing.M) {
 	if way := os.Getenv(childEnv); way != "" {
 		run := child
-		if way == "held" {
+		switch way {
+		case "held":
 			run = heldChild
+		case "forbidden":
+			run = forbiddenChild
 		}
 		if err := run(); err != nil {
 			fmt.Println(err)
@@ -101,11 +105,54 @@ func heldChild() error {
 		if err != nil {
 			return err
 		}
-		if all[held].within(keep) {
+		if all[held].within(keep, refused{}) {
 			return nil
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// forbiddenChild must keep its capabilities, as where a filter of system calls forbids capset(2). The rest it does in all threads.
+func forbiddenChild() error {
+	dropLooks = 100
+	if err := seccomp.Deny(seccomp.Filter{unix.SYS_CAPSET: {}}); err != nil {
+		return err
+	}
+	before, err := Threads(os.Getpid())
+	if err != nil {
+		return err
+	}
+	err = Drop(keep)
+	if err == nil || !strings.Contains(err.Error(), "a filter of system calls forbids it (a container's?): capset: operation not permitted") {
+		return fmt.Errorf("it said: %w", err)
+	}
+	all, err := Threads(os.Getpid())
+	if err != nil {
+		return err
+	}
+	had := before[os.Getpid()].Permitted
+	for tid, s := range all {
+		if flusher := had&Of(unix.CAP_SYS_RESOURCE) != 0; s.Permitted != had || !s.NoNewPrivs || s.IOFlusher != flusher {
+			return fmt.Errorf("thread %d: %+v", tid, s)
+		}
+	}
+	return nil
+}
+
+// TestDropForbidden: threads that may not give up their capabilities are not waited for.
+func TestDropForbidden(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skipf("SKIP: no signal handler for %s yet", runtime.GOARCH)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root, which has capabilities")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), childEnv+"=forbidden")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 // TestDropLate: a thread that takes the signal after Drop has given up does what it was asked.
@@ -241,7 +288,7 @@ func child() error {
 		if flusher := had&Of(unix.CAP_SYS_RESOURCE) != 0; s.IOFlusher != flusher { // lab/vm has a root with it, where this machine's has not
 			return fmt.Errorf("thread %d: I/O flusher: %v instead of %v", tid, s.IOFlusher, flusher)
 		}
-		if want := had & keep; !s.within(keep) || s.Permitted != want || s.Effective != want {
+		if want := had & keep; !s.within(keep, refused{}) || s.Permitted != want || s.Effective != want {
 			return fmt.Errorf("thread %d: %+v", tid, s)
 		}
 	}
@@ -254,7 +301,7 @@ func child() error {
 	if err != nil {
 		return err
 	}
-	if !s.within(keep) {
+	if !s.within(keep, refused{}) {
 		return fmt.Errorf("after exec: %+v", s)
 	}
 	return Drop(keep) // again, when there is nothing to drop
@@ -291,11 +338,11 @@ func TestParseStatus(t *testing.T) {
 	s, err := parseStatus(text)
 	require.NoError(t, err)
 	require.Equal(t, State{Permitted: 0x1ffffffffff, Effective: keep, NoNewPrivs: true}, s)
-	require.False(t, s.within(keep))
+	require.False(t, s.within(keep, refused{}))
 	s.Permitted = keep
-	require.True(t, s.within(keep))
+	require.True(t, s.within(keep, refused{}))
 	s.NoNewPrivs = false
-	require.False(t, s.within(keep))
+	require.False(t, s.within(keep, refused{}))
 	_, err = parseStatus("CapPrm:\tx\n")
 	require.Error(t, err)
 	_, err = parseStatus(strings.Replace(text, "CapAmb", "Cap", 1))
