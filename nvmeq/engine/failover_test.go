@@ -248,6 +248,61 @@ func TestFailoverImpossible(t *testing.T) {
 			until(t, "reads fail", func() bool { err = f.Engine.Do(0, read); return err != nil })
 			require.ErrorContains(t, err, "out of service")
 			require.ErrorContains(t, err, c.want)
+			require.Zero(t, f.Log.Count("the lane does not answer"), "a kernel that has failed is not asked, nor waited for, again")
+		})
+	}
+}
+
+// A kernel that hangs may ring its doorbells later, so the lanes of all GPUs get other queue pairs. Those of kernels that have ended serve again, as do the
+// CPU's, whose kernels end by themselves: there need not be more.
+func TestFailoverQueuePairs(t *testing.T) {
+	const lanes, cpuLanes = 2, 1
+	for name, fail := range failures {
+		t.Run(name, func(t *testing.T) {
+			hangs := name == "hangs"
+			queues := 2*lanes + cpuLanes
+			if hangs {
+				queues += 2 * lanes
+			}
+			cpu, err := host.Open(host.Options{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, cpu.Close(), "the runtime finds leaks") })
+			peer, err := detached.New(true)
+			require.NoError(t, err)
+			t.Cleanup(peer.Resume)
+			f := newFailing(t, true, false, softctl.Options{Queues: queues},
+				engine.Config{Lanes: lanes, CPULanes: cpuLanes, CPU: cpu, More: []gpu.Runtime{peer}, HangTimeout: time.Second})
+			c := f.Chunk(t, 4096)
+			read := []engine.Command{f.RW(nvme.IORead, 0, c, 0, 4096)}
+			qids := func() (gpus, cpus []uint16) {
+				for i, s := range f.Engine.Stats() {
+					require.NoError(t, f.Engine.Do(i, read), "lane %d", i)
+					if s.CPU {
+						cpus = append(cpus, s.QID)
+					} else {
+						gpus = append(gpus, s.QID)
+					}
+				}
+				return gpus, cpus
+			}
+			gpus, cpus := qids()
+			require.Len(t, gpus, 2*lanes)
+			require.Len(t, cpus, cpuLanes)
+			fail(f.dev)
+			fail(peer)
+			until(t, "the lanes move", func() bool {
+				require.NoError(t, f.Engine.Do(0, read))
+				return f.Controller.Failover() != nil
+			})
+			gpusNow, cpusNow := qids()
+			require.Equal(t, cpus, cpusNow)
+			if !hangs {
+				require.Equal(t, gpus, gpusNow)
+				return
+			}
+			for _, qid := range gpusNow {
+				require.NotContains(t, gpus, qid)
+			}
 		})
 	}
 }
