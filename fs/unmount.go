@@ -143,7 +143,9 @@ func (s *Server) Unmount() error {
 	}
 	all, err := s.mounts()
 	if err != nil {
-		return err
+		if err := s.unmountUnseen(err); err != nil {
+			return err
+		}
 	}
 	for _, m := range slices.Backward(all) {
 		if err := Unmount(m); err != nil {
@@ -162,10 +164,40 @@ func (s *Server) Unmount() error {
 // Detach takes every mount of the file system out of the tree, even if it is in use. The server ends when the last open file is closed.
 func (s *Server) Detach() error {
 	all, err := s.mounts()
+	if err != nil && s.leads() {
+		return Detach(s.dir)
+	}
 	for _, m := range slices.Backward(all) {
 		err = errors.Join(err, DetachMount(m))
 	}
 	return err
+}
+
+// leads reports whether the directory where the file system was mounted leads to it, without a look at the table of mounts.
+func (s *Server) leads() bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, s.dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
+	return err == nil && s.dev != 0 && unix.Mkdev(st.Dev_major, st.Dev_minor) == s.dev
+}
+
+// unmountUnseen unmounts where the table of mounts cannot be read any more, for the given reason: /proc has gone. Other mounts of the file system, bind mounts,
+// stay.
+func (s *Server) unmountUnseen(why error) error {
+	step := busyStep
+	for end := time.Now().Add(busyTime); ; time.Sleep(step) {
+		step = min(2*step, busyStepMax)
+		if !s.leads() {
+			return why
+		}
+		switch err := unmount(s.dir); {
+		case err == nil:
+			return nil
+		case !busy(err):
+			return errors.Join(fmt.Errorf("unmount %q: %w", s.dir, err), why)
+		case time.Now().After(end):
+			return fmt.Errorf("unmount %q: %w", s.dir, ErrBusy)
+		}
+	}
 }
 
 // Abort makes the kernel end the connection. The mount returns errors then, and Wait returns

@@ -128,28 +128,46 @@ ls /run/lanefs`, p.bin, img, mnt)
 	fsck(t, img)
 }
 
-// TestWithoutProc: a command that cannot look into /proc says so. A mount that is there goes on without it; nothing but the second signal ends it.
+// TestWithoutProc: a command that cannot look into /proc says so. A mount that is there goes on without it, and
+// a signal unmounts it; where it is busy, it is detached, and ends with the last open file.
 func TestWithoutProc(t *testing.T) {
 	p := newPlace(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: a /proc of its own")
 	}
-	img, mnt := p.image("image", 32), p.mkdir("mnt")
-	c := exec.Command("unshare", "--mount", "sh", "-c", disktest.LetGo+`"$0" mount --foreground "$1" "$2" 2> "$2.log" &
+	for name, c := range map[string]struct{ before, after, log string }{
+		"idle": {"", "", "unmounted"},
+		"busy": {`exec 5>"$2/open"`, `until grep -q "detaching the mount" "$2.log"; do sleep 0.05; done
+echo more >&5
+until ! mountpoint -q "$2"; do sleep 0.05; done
+exec 5>&-`, "mount is busy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			img, mnt := p.image("image-"+name, 32), p.mkdir("mnt-"+name)
+			sh := exec.Command("unshare", "--mount", "sh", "-c", disktest.LetGo+`"$0" mount --foreground "$1" "$2" 2> "$2.log" &
 until grep -q msg=mounted "$2.log"; do sleep 0.05; done
 mount -t tmpfs tmpfs /proc
 "$0" umount "$2" && exit 1
 echo written > "$2/file"
+`+c.before+`
 kill $!
-until grep -q "cannot be detached" "$2.log"; do sleep 0.05; done
-kill $!
+`+c.after+`
 wait $!`, p.bin, img, mnt)
-	c.Env, c.Dir = p.env, p.dir
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Equal(t, "lanefs: open /proc/self/mountinfo: no such file or directory: is /proc there? mount -t proc proc /proc\n", string(out))
-	fsck(t, img)
-	require.Contains(t, tool(t, "debugfs", "-R", "cat /file", img), "written")
+			sh.Env, sh.Dir = p.env, p.dir
+			out, err := sh.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Equal(t, "lanefs: open /proc/self/mountinfo: no such file or directory: is /proc there? mount -t proc proc /proc\n", string(out))
+			fsck(t, img)
+			require.Contains(t, tool(t, "debugfs", "-R", "cat /file", img), "written")
+			log, err := os.ReadFile(mnt + ".log")
+			require.NoError(t, err)
+			require.Contains(t, string(log), c.log)
+			require.NotContains(t, string(log), "cannot be detached")
+			if name == "busy" {
+				require.Contains(t, tool(t, "debugfs", "-R", "cat /open", img), "more")
+			}
+		})
+	}
 }
 
 // TestOtherRuntimeDirectory: a user's command finds a daemon that was started with another XDG_RUNTIME_DIR or TMPDIR, as by a session that su, ssh or cron
