@@ -183,10 +183,21 @@ func (s *Server) explain(err error) error {
 		return fmt.Errorf("mount %q: %w (this user may not open /dev/fuse; root can let everyone: chmod 666 /dev/fuse)", s.dir, err)
 	case os.Geteuid() != 0 && unix.Access(s.dir, unix.W_OK) == unix.EACCES:
 		return fmt.Errorf("mount %q: %w (the mount point must belong to the user that mounts, or be writable)", s.dir, err)
+	case os.Geteuid() == 0 && errors.Is(err, syscall.EPERM) && !mayMount():
+		return fmt.Errorf("mount %q: %w (root has no CAP_SYS_ADMIN here: give the container that capability, and /dev/fuse)", s.dir, err)
+	case os.Geteuid() == 0 && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOSYS)):
+		return fmt.Errorf("mount %q: %w (a container's seccomp filter or AppArmor profile forbids it, most likely: let the container use mount)", s.dir, err)
 	case errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV):
 		return fmt.Errorf("mount %q: %w (is /dev/fuse there? try modprobe fuse)", s.dir, err)
 	}
 	return fmt.Errorf("mount %q: %w", s.dir, err)
+}
+
+// mayMount says whether this process has CAP_SYS_ADMIN, or that cannot be seen.
+func mayMount() bool {
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	return unix.Capget(&h, &have[0]) != nil || have[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
 // Wait returns when the mount has ended and the last request was answered.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev/blockdevtest/looptest"
 )
@@ -34,21 +35,23 @@ func showParts(t *testing.T, dev, want string) (hide func()) {
 // TestBlockDevice: a mount of a block device reads and writes round the page cache, by io_uring or, where that is refused, by calls that wait,
 // and stat says which; what it wrote is whole.
 func TestBlockDevice(t *testing.T) {
-	for _, c := range []struct{ name, env, want string }{
-		{"rings", "", "O_DIRECT by io_uring"},
-		{"refused", noRings + "=1", "O_DIRECT by calls that wait: io_uring is refused here"},
+	for _, c := range []struct {
+		name   string
+		denied []denial
+		want   string
+	}{
+		{"rings", nil, "O_DIRECT by io_uring"},
+		{"refused", []denial{noRings}, "O_DIRECT by calls that wait: io_uring is refused here"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlace(t)
-			if c.env != "" {
-				p.env = append(p.env, c.env)
-			}
+			p.deny(unix.EPERM, c.denied...)
 			dev := loopOver(t, p.image("img", 64), "-b", "4096")
 			dir := p.mkdir("mnt")
 			p.ok("mount", "--gpu", "host", "-o", "discard", dev, dir)
 			r, err := p.stat(dir)
 			require.NoError(t, err)
-			if c.env == "" && !strings.Contains(r.Device.Path, "io_uring") {
+			if c.denied == nil && !strings.Contains(r.Device.Path, "io_uring") {
 				t.Logf("no io_uring here: %s", r.Device.Path)
 			} else {
 				require.Contains(t, r.Device.Path, c.want)

@@ -77,9 +77,9 @@ func (c *control) serve(conn *net.UnixConn) {
 	var out response
 	var req request
 	conn.SetReadDeadline(time.Now().Add(requestTimeout))
-	err := allowed(conn)
-	if err == nil {
-		err = json.NewDecoder(bufio.NewReader(io.LimitReader(conn, maxRequestLine))).Decode(&req)
+	err := json.NewDecoder(bufio.NewReader(io.LimitReader(conn, maxRequestLine))).Decode(&req)
+	if denied := allowed(conn); denied != nil { // not before the request is read: who still writes it when the socket closes hears nothing
+		err = denied
 	}
 	answer := func(out response) error {
 		conn.SetWriteDeadline(time.Now().Add(requestTimeout))

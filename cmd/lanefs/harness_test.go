@@ -55,8 +55,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if os.Getenv(beLanefs) != "" {
-		denyRings()
-		denyExecMemFD()
+		denyCalls()
 		dieWhenMounted()
 		main()
 		return

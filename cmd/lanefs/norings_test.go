@@ -11,37 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lanefs/lanefs/fs/share/seccomp"
 	"github.com/lanefs/lanefs/fs/uring/uringtest"
 )
-
-// noRings has the test binary, being lanefs, forbid itself io_uring, as a container's filter does.
-const noRings = "LANEFS_TEST_NO_RINGS"
-
-func denyRings() {
-	if os.Getenv(noRings) != "" {
-		if err := seccomp.Deny(seccomp.Filter{unix.SYS_IO_URING_SETUP: {}}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-}
-
-// noExecMemFD has the test binary, being lanefs, forbid itself memfds that could be executed, as vm.memfd_noexec=2 does; "all" forbids all.
-const noExecMemFD = "LANEFS_TEST_NO_EXEC_MEMFD"
-
-func denyExecMemFD() {
-	if os.Getenv(noExecMemFD) != "" {
-		rule := seccomp.Rule{Arg: 1, Clear: unix.MFD_NOEXEC_SEAL}
-		if os.Getenv(noExecMemFD) == "all" {
-			rule = seccomp.Rule{}
-		}
-		if err := seccomp.Deny(seccomp.Filter{unix.SYS_MEMFD_CREATE: rule}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-}
 
 // TestNoExecMemFD: a hardened system (vm.memfd_noexec=2) gives out no memfds that could be executed. A mount needs none, not for its kernels either.
 func TestNoExecMemFD(t *testing.T) {
@@ -50,7 +21,7 @@ func TestNoExecMemFD(t *testing.T) {
 	}
 	p := newPlace(t)
 	image, mnt := p.image("image", 64), p.mkdir("mnt")
-	p.env = append(p.env, noExecMemFD+"=1")
+	p.deny(unix.EPERM, denial{call: unix.SYS_MEMFD_CREATE, arg: 1, clear: unix.MFD_NOEXEC_SEAL})
 	p.ok("mount", "--gpu", "host", image, mnt)
 	require.NoError(t, os.WriteFile(filepath.Join(mnt, "file"), make([]byte, 1<<20), 0o600))
 	p.ok("vram", "ls", mnt)
@@ -62,7 +33,7 @@ func TestNoExecMemFD(t *testing.T) {
 func TestNoMemFD(t *testing.T) {
 	p := newPlace(t)
 	image, mnt := p.image("image", 64), p.mkdir("mnt")
-	p.env = append(p.env, noExecMemFD+"=all")
+	p.deny(unix.EPERM, denial{call: unix.SYS_MEMFD_CREATE})
 	for _, gpu := range []string{"auto", "host"} {
 		require.Contains(t, p.fails("mount", "--gpu", gpu, image, mnt), "host runtime: memfd_create: operation not permitted")
 	}
@@ -105,7 +76,7 @@ func TestNoRings(t *testing.T) {
 		prepare     func(t *testing.T, p *place) (before []string) // of the commands
 		why, remedy string
 	}{
-		"filter": {func(_ *testing.T, p *place) []string { p.env = append(p.env, noRings+"=1"); return nil },
+		"filter": {func(_ *testing.T, p *place) []string { p.deny(unix.EPERM, noRings); return nil },
 			"refused here, by a container's seccomp filter", "let the container use io_uring_setup"},
 		"sysctl": {func(t *testing.T, _ *place) []string {
 			setting(t, "/proc/sys/kernel/io_uring_disabled", "2")

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -131,6 +132,9 @@ func claim(mountpoint string) (*runFiles, error) {
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
+			if !errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, &os.PathError{Op: "flock", Path: f.Name(), Err: err}
+			}
 			if time.Now().Before(end) {
 				continue
 			}

@@ -165,9 +165,9 @@ func (d *daemon) probe() error {
 	go func() {
 		var sfs unix.Statfs_t
 		var st unix.Stat_t
-		err := unix.Statfs(d.cfg.Dir, &sfs)
+		err := os.NewSyscallError("statfs", unix.Statfs(d.cfg.Dir, &sfs))
 		if err == nil {
-			err = unix.Stat(d.cfg.Dir, &st)
+			err = os.NewSyscallError("stat", unix.Stat(d.cfg.Dir, &st))
 		}
 		switch {
 		case err != nil:

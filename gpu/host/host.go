@@ -63,7 +63,7 @@ func Open(o Options) (*Runtime, error) {
 	if o.Memory == 0 {
 		var info unix.Sysinfo_t
 		if err := unix.Sysinfo(&info); err != nil {
-			return nil, fmt.Errorf("host runtime: how much memory the machine has: %w", err)
+			return nil, fmt.Errorf("host runtime: how much memory the machine has: sysinfo: %w", err)
 		}
 		o.Memory = int64(info.Totalram) * int64(info.Unit)
 	}

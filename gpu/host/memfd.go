@@ -13,7 +13,7 @@ import (
 func newMemFD(name string, size int64) (int, error) {
 	fd, err := memfd.New(name)
 	if err != nil {
-		return -1, fmt.Errorf("host runtime: memfd_create: %w", err)
+		return -1, fmt.Errorf("host runtime: %w", err)
 	}
 	if err := unix.Ftruncate(fd, size); err != nil {
 		unix.Close(fd)

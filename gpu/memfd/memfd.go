@@ -4,6 +4,7 @@ package memfd
 
 import (
 	"errors"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,12 @@ func New(name string) (fd int, err error) {
 	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate(name, flags) // Linux before 6.3
+	}
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSYS):
+		err = fmt.Errorf("memfd_create: %w (a container's seccomp filter forbids it, most likely: let the container use memfd_create)", err)
+	case err != nil:
+		err = fmt.Errorf("memfd_create: %w", err)
 	}
 	return fd, err
 }

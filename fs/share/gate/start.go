@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -45,7 +46,7 @@ const parentDied = unix.SIGUSR1
 func (g *Gate) start() (_ *wire.Conn, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("starting the process that receives clients' descriptors: %w", err)
+			err = fmt.Errorf("starting the process that receives clients' descriptors: %w", wire.Forbidden(err))
 		}
 	}()
 	if !ready.Load() {
@@ -54,6 +55,9 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 	// A library may have opened descriptors without O_CLOEXEC, such as /dev/fuse. The child must not inherit them.
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("close_range", err)
+	}
+	if err := needed(); err != nil {
+		return nil, err
 	}
 	l, err := g.listen()
 	if err != nil {
@@ -109,6 +113,23 @@ func (g *Gate) start() (_ *wire.Conn, err error) {
 		g.log.Warn("share: the process that receives clients' descriptors keeps what it does not need", "error", text)
 	}
 	return ours, nil
+}
+
+// needed makes calls of the process's and of its start that would fail there without a word of what they were: a filter that the daemon has from outside is
+// the process's, too.
+func needed() error {
+	var st unix.Statx_t // which says whose a client's descriptor is
+	if err := unix.Statx(unix.AT_FDCWD, "/", unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st); err != nil {
+		return os.NewSyscallError("statx", err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var now int32
+	err := unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+	if err == nil {
+		err = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(now), 0, 0, 0) // no change
+	}
+	return os.NewSyscallError("prctl", err)
 }
 
 // run starts the process from a thread that lives as long as the daemon, because PR_SET_PDEATHSIG is sent when the parent thread ends.

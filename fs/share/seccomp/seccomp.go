@@ -1,5 +1,5 @@
 // Package seccomp installs filters of system calls (seccomp(2)) in all threads of the process. A filter is a list of calls that are allowed, or
-// of calls that are denied, and cannot be removed. Calls that are refused fail with EPERM.
+// of calls that are denied, and cannot be removed. Calls that are refused fail with EPERM, unless another error is asked for.
 package seccomp
 
 import (
@@ -45,7 +45,10 @@ var archs = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUD
 func Allow(f Filter) error { return install(f, retAllow, retErrno|uint32(unix.EPERM)) }
 
 // Deny denies the calls that match f and allows all others.
-func Deny(f Filter) error { return install(f, retErrno|uint32(unix.EPERM), retAllow) }
+func Deny(f Filter) error { return DenyWith(f, unix.EPERM) }
+
+// DenyWith is Deny with another error: containers' filters deny with ENOSYS what the kernel need not have.
+func DenyWith(f Filter, errno unix.Errno) error { return install(f, retErrno|uint32(errno), retAllow) }
 
 func install(f Filter, match, other uint32) error {
 	arch, ok := archs[runtime.GOARCH]

@@ -117,9 +117,18 @@ func Peer(c *net.UnixConn) (uid uint32, err error) {
 		return 0, err1
 	}
 	if err != nil {
-		return 0, os.NewSyscallError("SO_PEERCRED", err)
+		return 0, fmt.Errorf("who asks cannot be found out: %w", Forbidden(os.NewSyscallError("getsockopt", err)))
 	}
 	return cred.Uid, nil
+}
+
+// Forbidden adds to an error what to do about it, if it is that of a system call that no kernel of today refuses, and a container's filter may.
+func Forbidden(err error) error {
+	var call *os.SyscallError
+	if errors.As(err, &call) && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS)) {
+		return fmt.Errorf("%w (a container's seccomp filter forbids it, most likely: let the container use %s)", err, call.Syscall)
+	}
+	return err
 }
 
 // Call sends a request and waits for its reply. reply is a pointer to one of the structs of message.go, or nil. The reply must have want

@@ -27,7 +27,7 @@ type Shared struct {
 func NewShared(name string, n int, readOnly bool) (*Shared, error) {
 	fd, err := memfd.New(name)
 	if err != nil {
-		return nil, fmt.Errorf("memfd_create: %w", err)
+		return nil, err
 	}
 	s := &Shared{FD: fd}
 	if err = unix.Ftruncate(fd, int64(n)); err == nil {

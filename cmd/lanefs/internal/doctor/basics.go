@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
 	"github.com/lanefs/lanefs/fs/uring"
 )
@@ -31,7 +33,10 @@ func (x *examiner) fuse() Finding {
 		f.Found, f.Remedy = err.Error(), "chmod 666 /dev/fuse, as udev does; give a container the device"
 	default:
 		fd.Close()
-		f.OK = true
+		if f.OK = !x.asRoot() || x.capable(unix.CAP_SYS_ADMIN); !f.OK {
+			f.Found += ", but root has no CAP_SYS_ADMIN here, to mount"
+			f.Remedy = "give the container CAP_SYS_ADMIN"
+		}
 	}
 	return f
 }
@@ -87,7 +92,7 @@ func (x *examiner) fusermount() Finding {
 // wantLocked is how much a mount of a drive may pin (blockdev's bound) beside its queues.
 const wantLocked = 1<<30 + 64<<20
 
-// memlock is the limit of what a process may pin. Root's daemon has CAP_IPC_LOCK, to which it does not apply.
+// memlock is the limit of what a process may pin. It does not apply to CAP_IPC_LOCK, which root's daemon has where root has it.
 func (x *examiner) memlock() Finding {
 	f := Finding{Area: Basics, What: "locked memory limit"}
 	limit, ok := x.lockedLimit()
@@ -100,10 +105,11 @@ func (x *examiner) memlock() Finding {
 	default:
 		f.Found = units.Bytes(limit)
 	}
-	if x.asRoot() {
+	exempt := x.asRoot() && x.capable(unix.CAP_IPC_LOCK)
+	if exempt {
 		f.Found += "; root's mounts are exempt"
 	}
-	if f.OK = x.asRoot() || limit >= wantLocked; !f.OK {
+	if f.OK = exempt || limit >= wantLocked; !f.OK {
 		f.Remedy = "a drive's mount pins up to 1 GiB: raise it (ulimit -l, /etc/security/limits.conf, or LimitMEMLOCK in a unit), or mount with a smaller -o pinned=; image files do not need it"
 	}
 	return f
@@ -124,6 +130,17 @@ func (x *examiner) lockedLimit() (int64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// capable says whether the examiner has a capability. Where that cannot be seen it has.
+func (x *examiner) capable(capability uint) bool {
+	for line := range strings.Lines(x.text("proc/self/status")) {
+		if value, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			return err != nil || set>>capability&1 != 0
+		}
+	}
+	return true
 }
 
 // asRoot says whether the examiner's effective uid is 0.

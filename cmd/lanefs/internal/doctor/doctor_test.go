@@ -45,6 +45,20 @@ func TestBareMachine(t *testing.T) {
 	f = line(t, Examine(Options{Root: m.root, Rings: Rings{Try: func() error { return nil }, Auto: true}}), Basics, "FUSE over io_uring")
 	require.Equal(t, Finding{Area: Basics, What: "FUSE over io_uring", OK: true, Found: "offered, and taken"}, f)
 
+	// Root of a container that has no capabilities to mount, or to lock memory.
+	m.write("proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\n")
+	r = m.examine()
+	require.False(t, r.Healthy())
+	require.Equal(t, Finding{Area: Basics, What: "FUSE", Needed: true, Found: "/dev/fuse opens, but root has no CAP_SYS_ADMIN here, to mount",
+		Remedy: "give the container CAP_SYS_ADMIN"}, line(t, r, Basics, "FUSE"))
+	require.Equal(t, "8 MiB", line(t, r, Basics, "locked memory limit").Found)
+	m.write("proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a82465fb\n")
+	r = m.examine()
+	require.True(t, line(t, r, Basics, "FUSE").OK)
+	require.Equal(t, "8 MiB; root's mounts are exempt", line(t, r, Basics, "locked memory limit").Found)
+	m.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n")
+	require.True(t, line(t, m.examine(), Basics, "FUSE").OK, "by fusermount3")
+
 	m.remove("dev/fuse")
 	r = m.examine()
 	require.False(t, r.Healthy())

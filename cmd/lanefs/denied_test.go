@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/share/seccomp"
+	lanefs "github.com/lanefs/lanefs/sdk/go"
+)
+
+// denied has the test binary, being lanefs, forbid itself system calls, as a container's filter does: an error's number and denials.
+const denied = "LANEFS_TEST_DENIED"
+
+// denial is a system call that is denied: always, or where no bit of clear is set in an argument.
+type denial struct {
+	call  uintptr
+	arg   int
+	clear uint32
+	only  uint32 // the argument is this; 0: any
+}
+
+// noRings is what containers deny as a rule.
+var noRings = denial{call: unix.SYS_IO_URING_SETUP}
+
+// deny has all that p runs from now on get that error from those calls.
+func (p *place) deny(errno unix.Errno, calls ...denial) {
+	if len(calls) == 0 {
+		return
+	}
+	text := fmt.Sprintf("%s=%d", denied, errno)
+	for _, d := range calls {
+		text += fmt.Sprintf(" %d %d %d %d", d.call, d.arg, d.clear, d.only)
+	}
+	p.env = append(p.env, text)
+}
+
+// denyCalls does that in lanefs.
+func denyCalls() {
+	text := os.Getenv(denied)
+	if text == "" {
+		return
+	}
+	in := strings.NewReader(text)
+	var errno uint
+	_, err := fmt.Fscan(in, &errno)
+	filter := seccomp.Filter{}
+	for err == nil && in.Len() > 0 {
+		var d denial
+		_, err = fmt.Fscan(in, &d.call, &d.arg, &d.clear, &d.only)
+		rule := seccomp.Rule{Arg: d.arg, Clear: d.clear}
+		if d.only != 0 {
+			rule.Only = []uint32{d.only}
+		}
+		filter[d.call] = rule
+	}
+	if err == nil {
+		_ = os.Unsetenv(denied) // its children have the filter
+		err = seccomp.DenyWith(filter, unix.Errno(errno))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// TestDenied: whatever system call a container's filter denies, by either error, a mount serves programs and clients, is unmounted, and leaves a volume without
+// errors; or the error of the mount names the call, and what to do.
+func TestDenied(t *testing.T) {
+	const letIt = `a container's seccomp filter (or AppArmor profile )?forbids it, most likely: let the container use `
+	type outcome struct {
+		mount   string // the error of the mount; empty: it serves
+		control string // the error of all that is asked of the daemon; empty: it answers
+		share   string // what the log says why clients cannot map files; empty: they can
+	}
+	works := outcome{}
+	for name, c := range map[string]struct {
+		denial
+		outcome
+	}{
+		"io_uring_setup":     {noRings, works},
+		"io_uring_enter":     {denial{call: unix.SYS_IO_URING_ENTER}, works},
+		"io_uring_register":  {denial{call: unix.SYS_IO_URING_REGISTER}, works},
+		"userfaultfd":        {denial{call: unix.SYS_USERFAULTFD}, works},
+		"perf_event_open":    {denial{call: unix.SYS_PERF_EVENT_OPEN}, works},
+		"memfd_create":       {denial{call: unix.SYS_MEMFD_CREATE}, outcome{mount: `host runtime: memfd_create: .* \(` + letIt + `memfd_create\)`}},
+		"pidfd_open":         {denial{call: unix.SYS_PIDFD_OPEN}, works},
+		"pidfd_getfd":        {denial{call: unix.SYS_PIDFD_GETFD}, works},
+		"process_vm_readv":   {denial{call: unix.SYS_PROCESS_VM_READV}, works},
+		"mlock":              {denial{call: unix.SYS_MLOCK}, works},
+		"sched_setaffinity":  {denial{call: unix.SYS_SCHED_SETAFFINITY}, works},
+		"sched_setscheduler": {denial{call: unix.SYS_SCHED_SETSCHEDULER}, works},
+		"setpriority":        {denial{call: unix.SYS_SETPRIORITY}, works},
+		"ioprio_set":         {denial{call: unix.SYS_IOPRIO_SET}, works},
+		"prctl":              {denial{call: unix.SYS_PRCTL}, outcome{share: `prctl: .* \(` + letIt + `prctl\)`}},
+		"no_new_privs":       {denial{call: unix.SYS_PRCTL, only: unix.PR_SET_NO_NEW_PRIVS}, works},
+		"IO flusher":         {denial{call: unix.SYS_PRCTL, only: unix.PR_SET_IO_FLUSHER}, works},
+		"parent death":       {denial{call: unix.SYS_PRCTL, only: unix.PR_SET_PDEATHSIG}, outcome{share: `prctl: .* \(` + letIt + `prctl\)`}},
+		"capset":             {denial{call: unix.SYS_CAPSET}, works},
+		"seccomp":            {denial{call: unix.SYS_SECCOMP}, works},
+		"membarrier":         {denial{call: unix.SYS_MEMBARRIER}, works},
+		"fallocate":          {denial{call: unix.SYS_FALLOCATE}, works},
+		"copy_file_range":    {denial{call: unix.SYS_COPY_FILE_RANGE}, works},
+		"statx":              {denial{call: unix.SYS_STATX}, outcome{share: `statx: .* \(` + letIt + `statx\)`}},
+		"openat2":            {denial{call: unix.SYS_OPENAT2}, works},
+		"timerfd_create":     {denial{call: unix.SYS_TIMERFD_CREATE}, works},
+		"futex_waitv":        {denial{call: unix.SYS_FUTEX_WAITV}, works},
+		"name_to_handle_at":  {denial{call: unix.SYS_NAME_TO_HANDLE_AT}, works},
+		"setns":              {denial{call: unix.SYS_SETNS}, works},
+		"fsopen":             {denial{call: unix.SYS_FSOPEN}, works},
+		"kcmp":               {denial{call: unix.SYS_KCMP}, works},
+		"close_range":        {denial{call: unix.SYS_CLOSE_RANGE}, outcome{share: `close_range: .* \(` + letIt + `close_range\)`}},
+		"prlimit64":          {denial{call: unix.SYS_PRLIMIT64}, works},
+		"flock":              {denial{call: unix.SYS_FLOCK}, outcome{mount: `flock .*lock: `}},
+		"mount":              {denial{call: unix.SYS_MOUNT}, outcome{mount: `mount ".*": .* \(` + letIt + `mount\)`}},
+		"getsockopt": {denial{call: unix.SYS_GETSOCKOPT},
+			outcome{control: `who asks cannot be found out: getsockopt: .* \(` + letIt + `getsockopt\)`, share: `getsockopt: .* \(` + letIt + `getsockopt\)`}},
+	} {
+		for _, errno := range []unix.Errno{unix.EPERM, unix.ENOSYS} {
+			t.Run(fmt.Sprintf("%s/%v", name, errno), func(t *testing.T) {
+				p := newPlace(t)
+				if os.Geteuid() != 0 {
+					t.Skip("SKIPPED: needs root")
+				}
+				image, dir, log := p.image("image", 64), p.mkdir("mnt"), p.path("log")
+				free := p.env
+				p.deny(errno, c.denial)
+				mount := []string{"mount", "--gpu", "host", "-o", "log=" + log, image, dir}
+				if c.mount != "" {
+					require.Regexp(t, c.mount, p.fails(mount...))
+					require.False(t, p.mounted(dir))
+					fsck(t, image)
+					return
+				}
+				p.ok(mount...)
+				want := bytes.Repeat([]byte("lanefs"), 200_000)
+				file := filepath.Join(dir, "file")
+				require.NoError(t, os.WriteFile(file, want, 0o644))
+				tool(t, "cp", file, file+"2")
+				got, err := os.ReadFile(file + "2")
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(want, got))
+				f, err := os.Open(file)
+				require.NoError(t, err)
+				defer f.Close()
+				text, err := os.ReadFile(log)
+				require.NoError(t, err)
+				if c.share != "" {
+					require.Regexp(t, `no files as device memory.*`+c.share, string(text))
+				} else {
+					s, err := lanefs.Connect(f)
+					require.NoError(t, err, "%s", text)
+					b, err := s.Map(f, 0, 0)
+					require.NoError(t, err, "%s", text)
+					require.True(t, bytes.Equal(want, b.Bytes()))
+					require.NoError(t, b.Close())
+					require.NoError(t, s.Close())
+				}
+				f.Close()
+				if c.control != "" {
+					for _, ask := range []string{"stat", "umount"} {
+						require.Regexp(t, c.control, p.fails(ask, dir))
+					}
+					p.env = free
+					tool(t, "umount", dir)
+					p.eventually("the daemon's end", func() bool { return len(p.leftovers(dir)) == 0 })
+				} else {
+					p.ok("stat", dir)
+					p.ok("umount", dir)
+				}
+				fsck(t, image)
+			})
+		}
+	}
+}
+
+// TestNoCapability: root of a container without the capability to mount hears which it is, and that it needs the device, too.
+func TestNoCapability(t *testing.T) {
+	p := newPlace(t)
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
+	}
+	if _, err := exec.LookPath("setpriv"); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	image, dir := p.image("image", 64), p.mkdir("mnt")
+	cmd := exec.Command("setpriv", "--bounding-set", "-sys_admin", "--", p.bin, "mount", "--gpu", "host", image, dir)
+	cmd.Env, cmd.Dir = p.env, p.dir
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Regexp(t, `^lanefs: mount ".*": operation not permitted \(root has no CAP_SYS_ADMIN here: give the container that capability, and /dev/fuse\)\n$`, string(out))
+	fsck(t, image)
+}
