@@ -1,6 +1,12 @@
 package engine
 
-import "errors"
+import (
+	"errors"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/lanefs/lanefs/nvmeq/controller"
+)
 
 // HoldLane takes a lane out of the resident launch, as asking for its counters does, until the function it returns is called.
 func (e *Engine) HoldLane(lane int) (giveBack func(), err error) {
@@ -17,4 +23,44 @@ func (e *Engine) BreakLane(lane int) {
 	l.drive.Lock()
 	l.broken = errors.New("as a test wants it")
 	l.handOver()
+}
+
+// FailUnread carries out commands on lane 0. When the kernel has answered all of them, and nobody has read the answers yet, fail is called, and then a
+// failover begins.
+func (e *Engine) FailUnread(cmds []Command, fail func()) error {
+	if err := e.prepare(cmds); err != nil {
+		return err
+	}
+	l, weight := e.lanes[0], weigh(cmds)
+	l.load.Add(weight)
+	l.drive.Lock()
+	gen := e.c.Generation()
+	b := l.submit(cmds, false)
+	l.fill()
+	n := uint32(l.outstanding())
+	if int(n) != len(cmds) {
+		return errors.New("the lane does not take so many commands at once")
+	}
+	last := &l.results[(l.resultPos+n-1)&uint32(len(l.results)-1)]
+	for atomic.LoadUint32((*uint32)(unsafe.Pointer(last))) != l.resultPos+n {
+		if err := l.kick(); err != nil {
+			return err
+		}
+		e.step(l.qid)
+	}
+	fail()
+	l.drive.Unlock()
+	e.c.Recover(gen, controller.RuntimeError{Err: errors.New("the lane fails as a test wants it")})
+	l.wait(b)
+	l.recycle(b)
+	l.load.Add(-weight)
+	return firstErr(cmds)
+}
+
+// InUse is how many tags and pages of range lists of a lane are not free.
+func (e *Engine) InUse(lane int) (tags, pages int) {
+	l := e.lanes[lane]
+	l.drive.Lock()
+	defer l.handOver()
+	return len(l.slots) - len(l.freeTags), rangePages - len(l.freePages)
 }

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -224,7 +225,99 @@ func TestFailoverReadOnly(t *testing.T) {
 	require.ErrorIs(t, f.Engine.Do(0, []engine.Command{{Op: nvme.IOWriteZeroes, NSID: 1, NLB: 1}}), engine.ErrReadOnly)
 	require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, c, 4096, 4096)}))
 	require.NoError(t, f.Engine.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}))
+	compare := f.RW(nvme.IOCompare, 0, c, 4096, 4096)
+	for _, cmd := range []engine.Command{compare, {Op: nvme.IOVerify, NSID: 1, NLB: 1}} { // which the controller may not have
+		require.NotErrorIs(t, f.Engine.Do(0, []engine.Command{cmd}), engine.ErrReadOnly)
+	}
 	require.NoError(t, f.Engine.Close())
+}
+
+// Whatever is under way when the lanes fail is carried out on the spare; with SpareReads what writes is refused, and not done: what a kernel had, and what nobody
+// had sent yet. That no command uses up its tries by it, nor anything of its lane.
+func TestFailoverUnderWay(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		f := newFailing(t, true, reads, softctl.Options{}, engine.Config{Lanes: 1, Depth: 4, Retries: -1, HangTimeout: 100 * time.Millisecond})
+		const each = 4096
+		cmds := make([]engine.Command, 48)
+		c := f.Chunk(t, int64(len(cmds))*each)
+		fill.Fill(c.Bytes(), 1)
+		for i := range cmds {
+			require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IOWrite, uint64(i)*each/512, c, int64(i)*each, each)}))
+		}
+		before := bytes.Clone(c.Bytes())
+		f.dev.Hang()
+		until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 })
+		fill.Fill(c.Bytes(), 2)
+		after := bytes.Clone(c.Bytes())
+		isRead := func(i int) bool { return i%3 == 0 }
+		for i := range cmds {
+			switch i % 3 {
+			case 0:
+				cmds[i] = f.RW(nvme.IORead, uint64(i)*each/512, c, int64(i)*each, each)
+			case 1:
+				cmds[i] = f.RW(nvme.IOWrite, uint64(i)*each/512, c, int64(i)*each, each)
+			default: // not of what is looked at
+				cmds[i] = engine.Command{Op: nvme.IODSM, NSID: 1, Ranges: []nvme.Range{{SLBA: uint64(len(cmds)+i) * each / 512, NLB: each / 512}}}
+			}
+		}
+		err := f.Engine.Do(0, cmds)
+		require.NotNil(t, f.Controller.Failover())
+		if !reads {
+			require.NoError(t, err)
+		}
+		for i := range cmds {
+			if reads && !isRead(i) {
+				require.ErrorIs(t, cmds[i].Err, engine.ErrReadOnly, "command %d", i)
+			} else {
+				require.NoError(t, cmds[i].Err, "command %d", i)
+			}
+		}
+		tags, pages := f.Engine.InUse(0)
+		require.Zero(t, tags)
+		require.Zero(t, pages)
+		for i := range cmds {
+			at := c.Bytes()[i*each:][:each]
+			if isRead(i) {
+				require.True(t, bytes.Equal(before[i*each:][:each], at), "block %d was read before", i)
+			}
+			require.NoError(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, uint64(i)*each/512, c, int64(i)*each, each)}))
+			want := before
+			if i%3 == 1 && !reads {
+				want = after
+			}
+			require.True(t, bytes.Equal(want[i*each:][:each], at), "block %d", i)
+		}
+		require.NoError(t, f.Engine.Close())
+	}
+}
+
+// Answers that a kernel had given before it failed count, though nobody had read them: what is done is not done again, nor refused. What was to be tried again is
+// tried on the spare, or refused.
+func TestFailoverUnread(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		f := newFailing(t, true, reads, softctl.Options{}, engine.Config{Lanes: 1})
+		c := f.Chunk(t, 16<<10)
+		fill.Fill(c.Bytes(), 1)
+		for i, op := range []nvme.Opcode{nvme.IOWrite, nvme.IORead} {
+			code := uint8(op)
+			f.Rules.Add(softctl.Rule{Opcode: &code, Range: &[2]uint64{uint64(8 + 8*i), 8}, Times: 1, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusNSNotReady)}})
+		}
+		cmds := []engine.Command{f.RW(nvme.IOWrite, 0, c, 0, 4096), f.RW(nvme.IOWrite, 8, c, 4096, 4096), f.RW(nvme.IORead, 16, c, 8192, 4096)}
+		err := f.Engine.FailUnread(cmds, f.dev.Refuse)
+		require.NotNil(t, f.Controller.Failover())
+		require.Equal(t, 2, f.Rules.Fired())
+		require.NoError(t, cmds[0].Err, "the controller has done it")
+		require.NoError(t, cmds[2].Err, "tried again")
+		if reads {
+			require.ErrorIs(t, err, engine.ErrReadOnly)
+			require.ErrorIs(t, cmds[1].Err, engine.ErrReadOnly, "it was to be tried again")
+		} else {
+			require.NoError(t, err)
+		}
+		all, _ := submitted(f.Engine)
+		require.EqualValues(t, map[bool]int{false: 5, true: 4}[reads], all, "three before, and what is tried again")
+		require.NoError(t, f.Engine.Close())
+	}
 }
 
 // TestFailoverImpossible: without another runtime, or with too few queue pairs, every command fails with the reason, and none waits
@@ -270,8 +363,10 @@ func TestFailoverQueuePairs(t *testing.T) {
 			peer, err := detached.New(true)
 			require.NoError(t, err)
 			t.Cleanup(peer.Resume)
+			had := &faults{}
+			peerRuntime := &faulty{Runtime: peer, faults: had, name: "the further GPU"}
 			f := newFailing(t, true, false, softctl.Options{Queues: queues},
-				engine.Config{Lanes: lanes, CPULanes: cpuLanes, CPU: cpu, More: []gpu.Runtime{peer}, HangTimeout: time.Second})
+				engine.Config{Lanes: lanes, CPULanes: cpuLanes, CPU: cpu, More: []gpu.Runtime{peerRuntime}, HangTimeout: time.Second})
 			c := f.Chunk(t, 4096)
 			read := []engine.Command{f.RW(nvme.IORead, 0, c, 0, 4096)}
 			qids := func() (gpus, cpus []uint16) {
@@ -288,6 +383,8 @@ func TestFailoverQueuePairs(t *testing.T) {
 			gpus, cpus := qids()
 			require.Len(t, gpus, 2*lanes)
 			require.Len(t, cpus, cpuLanes)
+			open := had.open
+			require.NotZero(t, open)
 			fail(f.dev)
 			fail(peer)
 			until(t, "the lanes move", func() bool {
@@ -296,6 +393,7 @@ func TestFailoverQueuePairs(t *testing.T) {
 			})
 			gpusNow, cpusNow := qids()
 			require.Equal(t, cpus, cpusNow)
+			require.Equal(t, open, had.open, "nothing of a GPU that has failed is closed: that may wait for ever, and a kernel may use it")
 			if !hangs {
 				require.Equal(t, gpus, gpusNow)
 				return
@@ -305,6 +403,51 @@ func TestFailoverQueuePairs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stubborn is a controller that cannot be disabled, nor reset.
+type stubborn struct {
+	*reach
+	is atomic.Bool
+}
+
+func (s *stubborn) Read32(off int64) uint32 {
+	v := s.reach.Read32(off)
+	if off == nvme.RegCSTS && s.is.Load() {
+		v |= 1 // CSTS.RDY
+	}
+	return v
+}
+
+func (s *stubborn) Reset() error {
+	if s.is.Load() {
+		return errors.New("no reset")
+	}
+	return s.reach.Reset()
+}
+
+// A controller that does not stop may still access the memory of its commands: there is no failover.
+func TestFailoverNotStopped(t *testing.T) {
+	var s *stubborn
+	opened := false
+	spare := func() (gpu.Runtime, error) { opened = true; return host.Open(host.Options{}) }
+	f := newFailingSpare(t, testrig.NewImage(t), spare, false, softctl.Options{}, engine.Config{Lanes: 2}, func(t controller.Transport) controller.Transport {
+		s = &stubborn{reach: t.(*reach)}
+		return s
+	})
+	c := f.Chunk(t, 4096)
+	read := []engine.Command{f.RW(nvme.IORead, 0, c, 0, 4096)}
+	require.NoError(t, f.Engine.Do(0, read))
+	s.is.Store(true)
+	f.dev.Refuse()
+	var err error
+	until(t, "reads fail", func() bool { err = f.Engine.Do(0, read); return err != nil })
+	require.ErrorContains(t, err, "out of service")
+	require.ErrorContains(t, err, "out of resources; stopping the controller: disabling timed out")
+	require.ErrorContains(t, err, "no reset")
+	require.False(t, opened)
+	require.Nil(t, f.Controller.Failover())
+	s.is.Store(false)
 }
 
 // A mount never holds more of the device than its lanes, each of which is launched again only when there is work.

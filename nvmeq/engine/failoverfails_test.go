@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,6 +203,12 @@ func (s faultyStream) Close() error { return s.r.closed("a stream of "+s.r.name,
 type faultyReach struct {
 	*reach
 	*faults
+	resets *atomic.Int64
+}
+
+func (r faultyReach) Reset() error {
+	r.resets.Add(1)
+	return r.reach.Reset()
 }
 
 func (r faultyReach) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
@@ -264,11 +271,12 @@ func failoverFails(t *testing.T, route engine.DoorbellRoute, hidden, at int) str
 		return open("the spare", hidden), nil
 	}
 	var mapped *reach
+	var resets atomic.Int64
 	f := newFailingSpare(t, testrig.NewImage(t), spare, false, softctl.Options{Queues: 12},
 		engine.Config{Lanes: 2, CPULanes: 1, CPU: cpu, LateAfter: time.Minute, Doorbell: route},
 		func(t controller.Transport) controller.Transport {
 			mapped = t.(*reach)
-			return faultyReach{mapped, calls}
+			return faultyReach{mapped, calls, &resets}
 		})
 	c := f.Chunk(t, 64<<10)
 	f.transfer(t, c, 0, 4096, 1)
@@ -314,7 +322,9 @@ func failoverFails(t *testing.T, route engine.DoorbellRoute, hidden, at int) str
 		require.ErrorContains(t, err, "out of service", "caller %d", i)
 		require.ErrorContains(t, err, which+" fails as a test wants it", "what failed in the failover")
 		require.ErrorContains(t, err, why, "why the lanes had to move")
+		require.NotContains(t, err.Error(), "reset failed", "there was none")
 	}
+	require.Equal(t, goesOn, resets.Load() == 0, "a controller that is given up must not access memory any more, which may be freed")
 	require.Equal(t, !goesOn, f.Log.Count("controller given up") == 1)
 	require.Equal(t, goesOn, f.Log.Count("controller reset") == 1)
 	require.Equal(t, which != "opening the spare", f.Log.Count("the lanes have failed and move") == 1)
@@ -335,4 +345,34 @@ func failoverFails(t *testing.T, route engine.DoorbellRoute, hidden, at int) str
 		require.Zero(t, calls.open)
 	}
 	return which
+}
+
+// TestResetFails: the error of a reset that fails says what failed, and why there was a reset; where the lanes were to move then, that too. The controller does not
+// access memory any more.
+func TestResetFails(t *testing.T) {
+	identify := uint8(nvme.AdminIdentify)
+	for name, c := range map[string]struct {
+		fail func(f *failing)
+		want string
+	}{
+		"the controller": {func(f *failing) {
+			f.Rules.Add(softctl.Rule{Admin: true, Opcode: &identify, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInternal)}})
+		}, `out of service: reset failed: .*Internal Error.*; it was reset because: as a test wants it`},
+		"the lanes": {func(f *failing) { f.dev.Refuse() },
+			`out of service: reset failed: lane 0: .*out of resources; no other runtime can run the lanes; it was reset because: as a test wants it`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var resets atomic.Int64
+			f := newFailingOn(t, false, false, softctl.Options{}, engine.Config{Lanes: 2}, func(t controller.Transport) controller.Transport {
+				return faultyReach{t.(*reach), &faults{}, &resets}
+			})
+			data := f.Chunk(t, 4096)
+			until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 })
+			c.fail(f)
+			f.Controller.Recover(f.Controller.Generation(), errors.New("as a test wants it"))
+			require.Regexp(t, c.want, f.Controller.Err())
+			require.ErrorIs(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, data, 0, 4096)}), f.Controller.Err())
+			require.EqualValues(t, 1, resets.Load())
+		})
+	}
 }
