@@ -6,6 +6,7 @@ import (
 	"log"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -183,6 +184,12 @@ func (s *Server) explain(err error) error {
 		return fmt.Errorf("mount %q: %w (this user may not open /dev/fuse; root can let everyone: chmod 666 /dev/fuse)", s.dir, err)
 	case os.Geteuid() != 0 && unix.Access(s.dir, unix.W_OK) == unix.EACCES:
 		return fmt.Errorf("mount %q: %w (the mount point must belong to the user that mounts, or be writable)", s.dir, err)
+	case os.Geteuid() != 0 && strings.Contains(err.Error(), "could not determine username"):
+		return fmt.Errorf("mount %q: %w (it looks users up: uid %d needs a line in /etc/passwd)", s.dir, err, os.Geteuid())
+	case os.Geteuid() != 0 && strings.Contains(err.Error(), "not permitted") && prctl(unix.PR_GET_NO_NEW_PRIVS, 0) == 1:
+		return fmt.Errorf("mount %q: %w (no_new_privs, a container's no-new-privileges as a rule, keeps it from being set-user-ID: mount as root, or without)", s.dir, err)
+	case os.Geteuid() != 0 && strings.Contains(err.Error(), "not permitted") && prctl(unix.PR_CAPBSET_READ, unix.CAP_SYS_ADMIN) == 0:
+		return fmt.Errorf("mount %q: %w (nobody gets CAP_SYS_ADMIN here: give the container that capability, and /dev/fuse)", s.dir, err)
 	case os.Geteuid() == 0 && errors.Is(err, syscall.EPERM) && !mayMount():
 		return fmt.Errorf("mount %q: %w (root has no CAP_SYS_ADMIN here: give the container that capability, and /dev/fuse)", s.dir, err)
 	case os.Geteuid() == 0 && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOSYS)):
@@ -191,6 +198,15 @@ func (s *Server) explain(err error) error {
 		return fmt.Errorf("mount %q: %w (is /dev/fuse there? try modprobe fuse)", s.dir, err)
 	}
 	return fmt.Errorf("mount %q: %w", s.dir, err)
+}
+
+// prctl is what an option that asks for something returns; -1 if it may not.
+func prctl(option int, arg uintptr) int {
+	n, err := unix.PrctlRetInt(option, arg, 0, 0, 0)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // mayMount says whether this process has CAP_SYS_ADMIN, or that cannot be seen.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/share/seccomp"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
@@ -181,8 +182,51 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// TestNoCapability: root of a container without the capability to mount hears which it is, and that it needs the device, too.
+// TestNoCapability: who may not mount in a container hears what it lacks.
 func TestNoCapability(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
+	}
+	if _, err := exec.LookPath("setpriv"); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	const unknown = 1234567
+	user := func(uid int) []string {
+		return []string{"--reuid", itoa(uid), "--regid", itoa(uid), "--clear-groups"}
+	}
+	for name, c := range map[string]struct {
+		uid  int
+		as   []string
+		want string
+	}{
+		"root": {0, []string{"--bounding-set", "-sys_admin"},
+			`operation not permitted \(root has no CAP_SYS_ADMIN here: give the container that capability, and /dev/fuse\)`},
+		"user": {nobody, append(user(nobody), "--bounding-set", "-sys_admin"),
+			`fusermount3: mount failed: Operation not permitted \(nobody gets CAP_SYS_ADMIN here: give the container that capability, and /dev/fuse\)`},
+		"no_new_privs": {nobody, append(user(nobody), "--no-new-privs"),
+			`fusermount3: mount failed: Operation not permitted \(no_new_privs, .* mount as root, or without\)`},
+		"unknown user": {unknown, user(unknown),
+			`fusermount3: could not determine username \(it looks users up: uid 1234567 needs a line in /etc/passwd\)`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newUserPlace(t)
+			p.cred = nil
+			image, dir := p.image("image", 64), p.mkdir("mnt")
+			for _, f := range []string{image, dir, p.path("run")} {
+				require.NoError(t, os.Chown(f, c.uid, c.uid))
+			}
+			cmd := exec.Command("setpriv", append(c.as, "--", p.bin, "mount", "--gpu", "host", image, dir)...)
+			cmd.Env, cmd.Dir = p.env, p.dir
+			out, err := cmd.CombinedOutput()
+			require.Error(t, err)
+			require.Regexp(t, `^lanefs: mount ".*": `+c.want+`\n$`, string(out))
+			fsck(t, image)
+		})
+	}
+}
+
+// TestContainer: with the capabilities of Docker's default and CAP_SYS_ADMIN, and without the system calls that its profile denies, a mount serves, by /dev/fuse.
+func TestContainer(t *testing.T) {
 	p := newPlace(t)
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root")
@@ -190,11 +234,50 @@ func TestNoCapability(t *testing.T) {
 	if _, err := exec.LookPath("setpriv"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	image, dir := p.image("image", 64), p.mkdir("mnt")
-	cmd := exec.Command("setpriv", "--bounding-set", "-sys_admin", "--", p.bin, "mount", "--gpu", "host", image, dir)
-	cmd.Env, cmd.Dir = p.env, p.dir
-	out, err := cmd.CombinedOutput()
-	require.Error(t, err)
-	require.Regexp(t, `^lanefs: mount ".*": operation not permitted \(root has no CAP_SYS_ADMIN here: give the container that capability, and /dev/fuse\)\n$`, string(out))
+	var calls []denial
+	for _, nr := range []uintptr{unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_USERFAULTFD, unix.SYS_PROCESS_VM_READV,
+		unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_PTRACE, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
+		unix.SYS_GET_MEMPOLICY, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES, unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD,
+		unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_PIDFD_GETFD, unix.SYS_SYSLOG, unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_SETTIMEOFDAY, unix.SYS_ADJTIMEX} {
+		calls = append(calls, denial{call: nr})
+	}
+	p.deny(unix.EPERM, calls...)
+	caps := "-all"
+	for _, c := range []string{"chown", "dac_override", "fsetid", "fowner", "mknod", "net_raw", "setgid", "setuid", "setfcap", "setpcap", "net_bind_service", "sys_chroot", "kill",
+		"audit_write", "sys_admin"} {
+		caps += ",+" + c
+	}
+	within := func(args ...string) string {
+		cmd := exec.Command("setpriv", append([]string{"--bounding-set", caps, "--inh-caps", "-all", "--", p.bin}, args...)...)
+		cmd.Env, cmd.Dir = p.env, p.dir
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	image, dir, log := p.image("image", 64), p.mkdir("mnt"), p.path("log")
+	require.Empty(t, within("mount", "--gpu", "host", "-o", "vram=8M,log="+log, image, dir))
+	want := bytes.Repeat([]byte("lanefs"), 200_000)
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, want, 0o644))
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err)
+	b, err := s.Map(f, 0, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, b.Bytes()))
+	require.NoError(t, b.Close())
+	require.NoError(t, s.Close())
+	f.Close()
+	way := "requests    by /dev/fuse"
+	if fs.IOUringAuto.Wanted() { // the tests run with the one and with the other
+		way += ", not io_uring: "
+	}
+	require.Contains(t, within("stat", dir), way)
+	said, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.NotContains(t, string(said), "level=WARN")
+	within("umount", dir)
 	fsck(t, image)
 }

@@ -490,11 +490,13 @@ func TestForegroundLogStands(t *testing.T) {
 	fsck(t, img)
 }
 
+// nobody is the user of that name.
+const nobody = 65534
+
 // newUserPlace is a place in which commands run as nobody, if the test runs as root. It skips the test where nobody cannot mount.
 func newUserPlace(t *testing.T) *place {
 	t.Helper()
 	p := newPlace(t)
-	const nobody = 65534
 	if os.Geteuid() == 0 {
 		// The user nobody must be able to use the binary, the directory and the image.
 		b, err := os.ReadFile(p.bin)
