@@ -351,25 +351,31 @@ func failoverFails(t *testing.T, route engine.DoorbellRoute, hidden, at int) str
 // access memory any more.
 func TestResetFails(t *testing.T) {
 	identify := uint8(nvme.AdminIdentify)
+	unidentified := func(f *failing) {
+		f.Rules.Add(softctl.Rule{Admin: true, Opcode: &identify, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInternal)}})
+	}
+	why := errors.New("as a test wants it")
 	for name, c := range map[string]struct {
-		fail func(f *failing)
-		want string
+		spare bool
+		why   error
+		fail  func(f *failing)
+		want  string
 	}{
-		"the controller": {func(f *failing) {
-			f.Rules.Add(softctl.Rule{Admin: true, Opcode: &identify, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInternal)}})
-		}, `out of service: reset failed: .*Internal Error.*; it was reset because: as a test wants it`},
-		"the lanes": {func(f *failing) { f.dev.Refuse() },
+		"the controller": {false, why, unidentified, `out of service: reset failed: .*Internal Error.*; it was reset because: as a test wants it`},
+		"the controller, for the spare": {true, controller.RuntimeError{Err: why}, unidentified,
+			`out of service: as a test wants it; moving the lanes to host: .*Internal Error`},
+		"the lanes": {false, why, func(f *failing) { f.dev.Refuse() },
 			`out of service: reset failed: lane 0: .*out of resources; no other runtime can run the lanes; it was reset because: as a test wants it`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var resets atomic.Int64
-			f := newFailingOn(t, false, false, softctl.Options{}, engine.Config{Lanes: 2}, func(t controller.Transport) controller.Transport {
+			f := newFailingOn(t, c.spare, false, softctl.Options{}, engine.Config{Lanes: 2}, func(t controller.Transport) controller.Transport {
 				return faultyReach{t.(*reach), &faults{}, &resets}
 			})
 			data := f.Chunk(t, 4096)
 			until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 })
 			c.fail(f)
-			f.Controller.Recover(f.Controller.Generation(), errors.New("as a test wants it"))
+			f.Controller.Recover(f.Controller.Generation(), c.why)
 			require.Regexp(t, c.want, f.Controller.Err())
 			require.ErrorIs(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, data, 0, 4096)}), f.Controller.Err())
 			require.EqualValues(t, 1, resets.Load())
