@@ -18,9 +18,10 @@ import (
 // lines that tell how far the work has come. Only the daemon's user and root may ask. docs/SPEC.md describes the requests.
 
 const (
-	maxRequestLine = 4096
-	requestTimeout = time.Minute // for the request to arrive, and for the answer to leave: a busy machine takes its time
-	finishTimeout  = time.Minute
+	maxRequestLine   = 4096
+	requestTimeout   = time.Minute // for the request to arrive, and for the answer to leave: a busy machine takes its time
+	strangersTimeout = time.Second // of a request that is denied anyway
+	finishTimeout    = time.Minute
 )
 
 // control is the listening side.
@@ -76,9 +77,13 @@ func (c *control) accept() {
 func (c *control) serve(conn *net.UnixConn) {
 	var out response
 	var req request
-	conn.SetReadDeadline(time.Now().Add(requestTimeout))
+	denied, patience := allowed(conn), requestTimeout
+	if denied != nil { // it hears so once it has written: else the socket closes under it, and it hears nothing
+		patience = strangersTimeout
+	}
+	conn.SetReadDeadline(time.Now().Add(patience))
 	err := json.NewDecoder(bufio.NewReader(io.LimitReader(conn, maxRequestLine))).Decode(&req)
-	if denied := allowed(conn); denied != nil { // not before the request is read: who still writes it when the socket closes hears nothing
+	if denied != nil {
 		err = denied
 	}
 	answer := func(out response) error {
