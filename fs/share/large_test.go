@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/fs/share/wire"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
@@ -59,4 +60,38 @@ func TestLargeRead(t *testing.T) {
 	n, err = read(0, 0, 37*mib)
 	require.NoError(t, err)
 	require.EqualValues(t, 3, n)
+}
+
+// TestLargeWrite: a commit, and a ring's write, of more than is written at once has all bytes, where they belong.
+func TestLargeWrite(t *testing.T) {
+	const n, at, off = 65*mib + 77, 4099, 777
+	m := sharetest.New(t, 256*mib, 16*mib)
+	f := m.Write("file", nil)
+	c := dialRing(t, f, 66*mib, 8)
+	memory, err := unix.Mmap(c.memfd, 0, 66*mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(memory)) }()
+	check := func(what string) {
+		t.Helper()
+		got, err := os.ReadFile(m.Path("file"))
+		require.NoError(t, err)
+		require.Len(t, got, off+n, what)
+		require.True(t, bytes.Equal(memory[at:at+n], got[off:]), what)
+	}
+	copy(memory, noise(1, 66*mib))
+	var r wire.CommitReply
+	_, err = c.Call(wire.TCommit, 4, &wire.Commit{Handle: c.memory.Handle, MemOff: at, FileOff: off, Len: n}, &r, 0, int(f.Fd()))
+	require.NoError(t, err)
+	require.EqualValues(t, n, r.Written)
+	check("a commit")
+
+	copy(memory, noise(2, 66*mib))
+	c.submit(t, wire.Submission{Op: wire.OpWrite, File: c.file.Handle, Memory: c.memory.Handle, MemOff: at, FileOff: off, Len: n})
+	var done [1]wire.Completion
+	within(t, "the write", func() {
+		for k := 0; k == 0; k, _ = c.rings.Reap(done[:]) {
+		}
+	})
+	require.EqualValues(t, n, done[0].Result)
+	check("a write")
 }
