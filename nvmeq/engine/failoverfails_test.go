@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
@@ -380,5 +382,71 @@ func TestResetFails(t *testing.T) {
 			require.ErrorIs(t, f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, data, 0, 4096)}), f.Controller.Err())
 			require.EqualValues(t, 1, resets.Load())
 		})
+	}
+}
+
+// hiding is a runtime whose device memory the CPU does not see, seeing a controller that does nevertheless, as one in hardware does.
+type hiding struct{ *faulty }
+
+func (h hiding) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
+	m, err := h.faulty.Alloc(kind, size)
+	if fm, ok := m.(faultyMemory); ok && kind.Device() {
+		fm.hidden = true
+		m = fm
+	}
+	return m, err
+}
+
+type seeing struct{ *softctl.Controller }
+
+func (s seeing) Map(m gpu.Memory, off, n int64) (nvme.IOVA, error) {
+	if fm, ok := m.(faultyMemory); ok {
+		m = fm.Memory
+	}
+	return s.Controller.Map(m, off, n)
+}
+
+// TestMirrorOfFailedGPU: memory that mirrors a GPU's, and the copies between them, are closed with the controller; where the GPU has failed nothing of it is: that may
+// wait for ever.
+func TestMirrorOfFailedGPU(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		dev, err := detached.New(true)
+		require.NoError(t, err)
+		t.Cleanup(dev.Resume)
+		rt := &faulty{Runtime: dev, faults: &faults{}, name: "the GPU"}
+		soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Threads: 1, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		place, err := controller.ModeData.Placement()
+		require.NoError(t, err)
+		c, err := controller.Open(controller.Config{Runtime: hiding{rt}, Transport: seeing{soft}, Placement: place, Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		e, err := engine.New(c, engine.Config{Lanes: 1, HangTimeout: time.Second})
+		require.NoError(t, err)
+		data, err := c.AllocData(4096)
+		require.NoError(t, err)
+		require.True(t, data.Mirrored())
+		require.NoError(t, data.Push(0, 4096))
+		read := []engine.Command{{Op: nvme.IORead, NSID: 1, NLB: 8, Data: data.IOVA(), Len: 4096}}
+		require.NoError(t, e.Do(0, read))
+		open := rt.open
+		if fails {
+			dev.Refuse()
+			until(t, "reads fail", func() bool { return e.Do(0, read) != nil })
+		}
+		require.NoError(t, data.Close())
+		if fails {
+			require.Equal(t, open, rt.open)
+		} else {
+			require.Equal(t, open-2, rt.open, "the memory and its mirror")
+		}
+		err = c.Close()
+		if fails {
+			require.Equal(t, open, rt.open)
+		} else {
+			require.NoError(t, err)
+			require.Zero(t, rt.open)
+			require.NoError(t, dev.Close())
+		}
+		require.NoError(t, soft.Close())
 	}
 }
