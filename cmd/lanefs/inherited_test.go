@@ -137,13 +137,13 @@ func TestWithoutProc(t *testing.T) {
 	}
 	const cannot = "cannot be detached"
 	for name, c := range map[string]struct{ before, after, log string }{
-		"covered": {`mount -t tmpfs tmpfs "$2"; touch "$2/other"`, `until grep -q "` + cannot + `" "$2.log"; do sleep 0.05; done
+		"covered": {`mount -t tmpfs tmpfs "$2"; touch "$2/other"`, `until grep -qs "` + cannot + `" "$2.log"; do sleep 0.05; done
 test -e "$2/other" || exit 1
 mount -t proc proc /proc
 umount -i "$2"
 kill $!`, cannot},
 		"idle": {"", "", "unmounted"},
-		"busy": {`exec 5>"$2/open"`, `until grep -q "detaching the mount" "$2.log"; do sleep 0.05; done
+		"busy": {`exec 5>"$2/open"`, `until grep -qs "detaching the mount" "$2.log"; do sleep 0.05; done
 echo more >&5
 until ! mountpoint -q "$2"; do sleep 0.05; done
 exec 5>&-`, "mount is busy"},
@@ -151,7 +151,7 @@ exec 5>&-`, "mount is busy"},
 		t.Run(name, func(t *testing.T) {
 			img, mnt := p.image("image-"+name, 32), p.mkdir("mnt-"+name)
 			sh := exec.Command("unshare", "--mount", "sh", "-c", disktest.LetGo+`"$0" mount --foreground "$1" "$2" 2> "$2.log" &
-until grep -q msg=mounted "$2.log"; do sleep 0.05; done
+until grep -qs msg=mounted "$2.log"; do sleep 0.05; done
 mount -t tmpfs tmpfs /proc
 "$0" umount "$2" && exit 1
 echo written > "$2/file"
