@@ -160,13 +160,7 @@ func TestDenied(t *testing.T) {
 				if c.share != "" {
 					require.Regexp(t, `no files as device memory.*`+c.share, string(text))
 				} else {
-					s, err := lanefs.Connect(f)
-					require.NoError(t, err, "%s", text)
-					b, err := s.Map(f, 0, 0)
-					require.NoError(t, err, "%s", text)
-					require.True(t, bytes.Equal(want, b.Bytes()))
-					require.NoError(t, b.Close())
-					require.NoError(t, s.Close())
+					canMap(t, f, want, string(text))
 				}
 				f.Close()
 				if c.control != "" {
@@ -184,6 +178,18 @@ func TestDenied(t *testing.T) {
 			})
 		}
 	}
+}
+
+// canMap has a client of the mount map a file, which has those bytes. log is what a failure shows.
+func canMap(t *testing.T, f *os.File, want []byte, log string) {
+	t.Helper()
+	s, err := lanefs.Connect(f)
+	require.NoError(t, err, "%s", log)
+	b, err := s.Map(f, 0, 0)
+	require.NoError(t, err, "%s", log)
+	require.True(t, bytes.Equal(want, b.Bytes()))
+	require.NoError(t, b.Close())
+	require.NoError(t, s.Close())
 }
 
 // TestNoCapability: who may not mount in a container hears what it lacks.
@@ -266,13 +272,7 @@ func TestContainer(t *testing.T) {
 	f, err := os.Open(file)
 	require.NoError(t, err)
 	defer f.Close()
-	s, err := lanefs.Connect(f)
-	require.NoError(t, err)
-	b, err := s.Map(f, 0, 0)
-	require.NoError(t, err)
-	require.True(t, bytes.Equal(want, b.Bytes()))
-	require.NoError(t, b.Close())
-	require.NoError(t, s.Close())
+	canMap(t, f, want, "")
 	f.Close()
 	way := "requests    by /dev/fuse"
 	if fs.IOUringAuto.Wanted() { // the tests run with the one and with the other

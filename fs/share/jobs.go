@@ -119,9 +119,9 @@ func (r *ring) nameLocked(j *job, number uint32) handle {
 // worker carries out batches until the ring ends, or another ring wants its place; of the ring's first, for which wanted is nil, none does.
 func (r *ring) worker(wanted <-chan struct{}) {
 	var t scratch
-	w := waiter{goroutine: make(chan struct{}, 1)}
+	w := newWaiter()
 	for {
-		b, ok, moved := r.queue.take(&w, &r.places.threads, wanted)
+		b, ok, moved := r.queue.take(w, &r.places.threads, wanted)
 		if moved {
 			r.started.Add(-1)
 		}

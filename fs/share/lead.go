@@ -107,7 +107,7 @@ var processors = runtime.GOMAXPROCS(0)
 // begin begins a worker, if there may be more, for a batch unless that is nil.
 func (r *ring) begin(b *batch) bool {
 	var wanted chan struct{}
-	if first := r.started.Load() == 0; !first { // each ring has one
+	if r.started.Load() > 0 { // each ring has one
 		if !r.places.take() {
 			return false
 		}

@@ -39,6 +39,8 @@ type waiter struct {
 
 const asleep, awake = 0, 1
 
+func newWaiter() *waiter { return &waiter{goroutine: make(chan struct{}, 1)} }
+
 const (
 	// idleThread is how long a worker waits as a thread: longer than a program computes between two batches. Until the Go runtime needs it elsewhere such a
 	// thread has a Go processor.

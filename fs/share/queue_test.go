@@ -27,9 +27,9 @@ func TestQueue(t *testing.T) {
 				mine = nil
 			}
 			all.Go(func() {
-				w := waiter{goroutine: make(chan struct{}, 1)}
+				w := newWaiter()
 				for last := -1; ; {
-					b, ok, moved := q.take(&w, &p.threads, mine)
+					b, ok, moved := q.take(w, &p.threads, mine)
 					if ok {
 						times[b.bytes].Add(1)
 						if int(b.bytes) <= last {
@@ -86,9 +86,9 @@ func TestQueueOrder(t *testing.T) {
 		q.add(batch{bytes: k})
 	}
 	require.False(t, q.offer(batch{bytes: 9}), "nobody waits")
-	w := waiter{goroutine: make(chan struct{}, 1)}
+	w := newWaiter()
 	for k := range uint64(5) {
-		b, ok, moved := q.take(&w, &p.threads, nil)
+		b, ok, moved := q.take(w, &p.threads, nil)
 		require.True(t, ok)
 		require.False(t, moved)
 		require.Equal(t, k, b.bytes)
@@ -103,15 +103,15 @@ func TestQueueOrder(t *testing.T) {
 		t.Fatal("nobody has taken it")
 	case <-time.After(10 * time.Millisecond):
 	}
-	b, _, _ := q.take(&w, &p.threads, nil)
+	b, _, _ := q.take(w, &p.threads, nil)
 	require.EqualValues(t, 5, b.bytes)
 	<-passed
 	q.add(batch{bytes: 6})
 	q.end()
-	b, ok, _ := q.take(&w, &p.threads, nil)
+	b, ok, _ := q.take(w, &p.threads, nil)
 	require.True(t, ok, "what is there at the end is carried out")
 	require.EqualValues(t, 6, b.bytes)
-	_, ok, _ = q.take(&w, &p.threads, nil)
+	_, ok, _ = q.take(w, &p.threads, nil)
 	require.False(t, ok)
 }
 
@@ -125,9 +125,9 @@ func TestQueueThreads(t *testing.T) {
 		var all sync.WaitGroup
 		for range 12 {
 			all.Go(func() {
-				w := waiter{goroutine: make(chan struct{}, 1)}
+				w := newWaiter()
 				for ok := true; ok; {
-					_, ok, _ = q.take(&w, &p.threads, nil)
+					_, ok, _ = q.take(w, &p.threads, nil)
 				}
 			})
 		}
@@ -163,8 +163,8 @@ func TestQueueThreadsRest(t *testing.T) {
 	q.asThread = time.Millisecond
 	wanted, ended := make(chan struct{}), make(chan bool)
 	go func() {
-		w := waiter{goroutine: make(chan struct{}, 1)}
-		_, ok, moved := q.take(&w, &p.threads, wanted)
+		w := newWaiter()
+		_, ok, moved := q.take(w, &p.threads, wanted)
 		ended <- !ok && moved
 	}()
 	wanted <- struct{}{}
