@@ -194,7 +194,8 @@ static void put(struct owner *o, struct async *a)
 {
 	struct batch *b = &a->b;
 	struct part *p = &o->stage.part[o->begun % PARTS]; /* begun is changed by this thread alone */
-	int was, rc = 0, copies = !b->target.only_host;
+	struct was was;
+	int rc = 0, copies = !b->target.only_host;
 	pthread_mutex_lock(&o->turn);
 	while (!rc && o->begun - o->ended == PARTS)
 		rc = lanefs_await(lanefs_asking(b->st->s), &o->moved, &o->turn);
@@ -211,9 +212,9 @@ static void put(struct owner *o, struct async *a)
 	pthread_mutex_unlock(&o->turn);
 	if ((rc = lanefs_gpu_enter(b->target.gpu, &was)) == 0) {
 		rc = lanefs_stage_fits(p, &b->target) || (!b->read && copies && lanefs_stage_move(b->st, p, &b->target, 0)) ? -1 : lanefs_stage_gate(b->st, p, &b->target, reached);
-		lanefs_gpu_leave(b->target.gpu, was);
+		lanefs_gpu_leave(b->target.gpu, &was);
 	} else {
-		lanefs_gpu_bad(b->target.gpu, b->target.gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+		lanefs_gpu_not_entered(b->target.gpu, rc);
 		rc = -1;
 	}
 	if (rc)
@@ -233,13 +234,14 @@ static void put(struct owner *o, struct async *a)
 /* Whether the batch can be put on its stream: 1 or 0; -1, that is none of the GPU's. */
 static int can(struct owner *o, struct batch *b)
 {
-	int was, yes = 0;
-	if (!b->target.gpu || lanefs_gpu_enter(b->target.gpu, &was))
+	struct was was;
+	int yes = 0;
+	if (!b->target.gpu || b->target.waited || lanefs_gpu_enter(b->target.gpu, &was))
 		return 0;
 	if (lanefs_stage_known(b->st, b->target.gpu) == 0)
 		yes = lanefs_stage_waits(b->st, &b->target);
 	int saved = errno;
-	lanefs_gpu_leave(b->target.gpu, was);
+	lanefs_gpu_leave(b->target.gpu, &was);
 	errno = saved;
 	return yes > 0 ? start(o) == 0 : yes;
 }

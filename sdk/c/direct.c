@@ -280,11 +280,12 @@ int lanefs_direct(struct batch *b)
 		high = at + n > high ? at + n : high;
 		sum += n;
 	}
-	int yes = find(b->st->s, low, high, &r), was, rc;
+	struct was was;
+	int yes = find(b->st->s, low, high, &r), rc;
 	if (!yes && (!g || !b->target.device || !least() || sum / b->pieces < least() || !lanefs_gpu_serves(b->st->s, g)))
 		return 0;
 	if (g && (rc = lanefs_gpu_enter(g, &was)) != 0) {
-		lanefs_gpu_bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+		lanefs_gpu_not_entered(g, rc);
 		lanefs_batch_give_up(b);
 		return 1;
 	}
@@ -299,6 +300,6 @@ int lanefs_direct(struct batch *b)
 		*(legacy ? &b->st->legacies : &b->st->directs) += b->pieces;
 	}
 	if (g)
-		lanefs_gpu_leave(g, was);
+		lanefs_gpu_leave(g, &was);
 	return yes;
 }

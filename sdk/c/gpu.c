@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { CURRENT = -1 }; /* the device was the thread's already */
+enum { RELAXED = 2 };  /* CU_STREAM_CAPTURE_MODE_RELAXED, hipStreamCaptureModeRelaxed */
 enum { MALLOC_PAGE = 4096, OPAQUE_FD = 1, POSIX_FD = 1, DEVICE = 1, READ_WRITE = 3, VALUE_SINCE = 70100000 };
 
 struct access { int location, id, flags; };                                                   /* CUmemAccessDesc, hipMemAccessDesc */
@@ -34,10 +35,26 @@ void *lanefs_gpu_function(struct gpu *g, const char *name)
 
 #define HSA(g, name, types, ...) ({ int (*f_) types = (int (*) types)dlsym(g, name); f_ ? f_(__VA_ARGS__) : -1; })
 
+int lanefs_gpu_lost(int code)
+{
+	/* CUDA_ERROR_DEINITIALIZED, ECC_UNCORRECTABLE, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, CONTEXT_IS_DESTROYED, ASSERT, and from HARDWARE_STACK_ERROR to LAUNCH_FAILED. HIP's numbers are the same. */
+	static const int codes[] = {4, 214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
+	for (unsigned i = 0; i < sizeof codes / sizeof *codes; i++)
+		if (code == codes[i])
+			return 1;
+	return 0;
+}
+
 int lanefs_gpu_bad(struct gpu *g, const char *what, int code)
 {
 	struct failure f = {code == 2 ? ENOMEM : EIO, 1, ""};
-	snprintf(f.text, sizeof f.text, code == -1 ? "the GPU's library has no %s%s" : "%s%s: error %d", g->hip ? "hip" : "cu", what, code);
+	const char *name = NULL, *prefix = g->hip ? "hip" : "cu";
+	if (code != -1)
+		CALL(g, g->hip ? "DrvGetErrorName" : "GetErrorName", (int, const char **), code, &name);
+	if (code == -1)
+		snprintf(f.text, sizeof f.text, "the GPU's library has no %s%s", prefix, what);
+	else
+		snprintf(f.text, sizeof f.text, "%s%s: error %d%s%s%s", prefix, what, code, name ? ", " : "", name ? name : "", lanefs_gpu_lost(code) ? ": the GPU's context is lost, by a kernel of this program as a rule; only a new process gets another" : "");
 	return lanefs_fail_as(&f);
 }
 
@@ -164,30 +181,52 @@ struct gpu *lanefs_gpu_find(int hip, const char *device, int ordinal)
 	return g;
 }
 
-int lanefs_gpu_enter(struct gpu *g, int *was)
+/* A library without the call has no captures. */
+void lanefs_gpu_relax(struct gpu *g, struct was *was)
 {
-	void *context = NULL;
-	*was = CURRENT;
-	if (g->hip) {
-		int rc, device = g->ordinal;
-		CALL(g, "GetDevice", (int *), &device);
-		rc = CALL(g, "SetDevice", (int), g->ordinal);
-		*was = device == g->ordinal ? CURRENT : device;
-		return rc;
-	}
-	if (CALL(g, "CtxGetCurrent", (void **), &context) == 0 && context == g->context)
-		return 0;
-	*was = 0;
-	return CALL(g, "CtxPushCurrent_v2", (void *), g->context);
+	was->capture = RELAXED;
+	was->relaxed = CALL(g, "ThreadExchangeStreamCaptureMode", (int *), &was->capture) == 0 && was->capture != RELAXED;
 }
 
-void lanefs_gpu_leave(struct gpu *g, int was)
+void lanefs_gpu_restore(struct gpu *g, const struct was *was)
+{
+	int mode = was->capture;
+	if (was->relaxed)
+		CALL(g, "ThreadExchangeStreamCaptureMode", (int *), &mode);
+}
+
+int lanefs_gpu_enter_context(struct gpu *g, void *context, struct was *was)
+{
+	void *current = NULL;
+	int rc = 0, device = g->ordinal;
+	was->device = CURRENT;
+	if (!context)
+		context = g->context;
+	if (g->hip) {
+		CALL(g, "GetDevice", (int *), &device);
+		rc = CALL(g, "SetDevice", (int), g->ordinal);
+		was->device = device == g->ordinal ? CURRENT : device;
+	} else if (CALL(g, "CtxGetCurrent", (void **), &current) || current != context) {
+		was->device = 0;
+		rc = CALL(g, "CtxPushCurrent_v2", (void *), context);
+	}
+	if (!rc)
+		lanefs_gpu_relax(g, was);
+	return rc;
+}
+
+int lanefs_gpu_enter(struct gpu *g, struct was *was) { return lanefs_gpu_enter_context(g, NULL, was); }
+
+int lanefs_gpu_not_entered(struct gpu *g, int code) { return lanefs_gpu_bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", code); }
+
+void lanefs_gpu_leave(struct gpu *g, const struct was *was)
 {
 	void *popped;
-	if (was == CURRENT)
+	lanefs_gpu_restore(g, was);
+	if (was->device == CURRENT)
 		return;
 	if (g->hip)
-		CALL(g, "SetDevice", (int), was);
+		CALL(g, "SetDevice", (int), was->device);
 	else
 		CALL(g, "CtxPopCurrent_v2", (void **), &popped);
 }
@@ -303,9 +342,10 @@ int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 	struct gpu *g = lanefs_gpu_find(strcmp(f->runtime, "hip") == 0, f->device, 0);
 	if (!g)
 		return -1;
-	int was, rc = lanefs_gpu_enter(g, &was);
+	struct was was;
+	int rc = lanefs_gpu_enter(g, &was);
 	if (rc)
-		return lanefs_gpu_bad(g, g->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+		return lanefs_gpu_not_entered(g, rc);
 	if (b->kind == LANEFS_POSIX)
 		rc = map_handle(g, b);
 	else if (g->hip && b->kind == LANEFS_DMABUF)
@@ -314,7 +354,7 @@ int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 		rc = map_ipc(g, b);
 	else
 		rc = lanefs_fail(ENOTSUP, "memory of a kind that this library cannot map");
-	lanefs_gpu_leave(g, was);
+	lanefs_gpu_leave(g, &was);
 	if (rc)
 		return -1;
 	b->gpu = g;
@@ -330,30 +370,37 @@ int lanefs_gpu_serves(lanefs *s, struct gpu *g)
 	return strcmp(f->runtime, g->hip ? "hip" : "cuda") == 0 && lanefs_gpu_find(g->hip, f->device, 0) == g;
 }
 
+/* Waits for all that the program has on the device. While a stream is captured the driver refuses that, and ends the capture. */
 static int synchronize(struct gpu *g)
 {
-	const char *what = g->hip ? "DeviceSynchronize" : "CtxSynchronize";
-	int rc = CALL(g, what, (void));
-	return rc ? lanefs_gpu_bad(g, what, rc) : 0;
+	return g->hip ? CALL(g, "DeviceSynchronize", (void)) : CALL(g, "CtxSynchronize", (void));
 }
 
 int lanefs_gpu_wait(const struct lanefs_buffer *b)
 {
-	int was, rc = 0;
-	if (b->device && (rc = lanefs_gpu_enter(b->gpu, &was)) == 0) {
-		rc = synchronize(b->gpu);
-		lanefs_gpu_leave(b->gpu, was);
-	}
-	return rc ? -1 : 0;
+	struct gpu *g = b->gpu;
+	struct was was;
+	int rc;
+	if (!b->device)
+		return 0;
+	if ((rc = lanefs_gpu_enter(g, &was)))
+		return lanefs_gpu_not_entered(g, rc);
+	rc = synchronize(g);
+	lanefs_gpu_leave(g, &was);
+	return rc ? lanefs_gpu_bad(g, g->hip ? "DeviceSynchronize" : "CtxSynchronize", rc) : 0;
 }
 
-void lanefs_gpu_unmap(struct lanefs_buffer *b)
+int lanefs_gpu_unmap(struct lanefs_buffer *b)
 {
 	struct gpu *g = b->gpu;
-	int was;
-	if (!b->device || lanefs_gpu_enter(g, &was))
-		return;
-	synchronize(g); /* unmapping does not wait for kernels and copies that still use the memory */
+	struct was was;
+	int rc;
+	if (!b->device)
+		return 0;
+	if ((rc = lanefs_gpu_enter(g, &was)) == 0 && (rc = synchronize(g))) /* unmapping does not wait for kernels and copies that still use the memory */
+		lanefs_gpu_leave(g, &was);
+	if (rc)
+		return lanefs_gpu_lost(rc) ? 0 : -1; /* with its context the mapping is lost, too */
 	switch (b->kind) {
 	case LANEFS_DMABUF:
 		CALL(g, "Free", (void *), b->base);
@@ -366,6 +413,7 @@ void lanefs_gpu_unmap(struct lanefs_buffer *b)
 		CALL(g, "MemUnmap", (void *, size_t), b->base, b->memory);
 		CALL(g, "MemAddressFree", (void *, size_t), b->base, b->memory);
 	}
-	lanefs_gpu_leave(g, was);
+	lanefs_gpu_leave(g, &was);
 	b->device = NULL;
+	return 0;
 }

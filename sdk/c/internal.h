@@ -139,8 +139,8 @@ HIDDEN int lanefs_gpu_current(int hip, char *device, int size);
 /* Waits for the program's work on the device of a buffer that is mapped there. */
 HIDDEN int lanefs_gpu_wait(const struct lanefs_buffer *b);
 
-/* Waits likewise, and unmaps what lanefs_gpu_map mapped. */
-HIDDEN void lanefs_gpu_unmap(struct lanefs_buffer *b);
+/* Waits likewise, and unmaps what lanefs_gpu_map mapped. -1: it could not be waited for, kernels may still use the memory, and it stays mapped. */
+HIDDEN int lanefs_gpu_unmap(struct lanefs_buffer *b);
 
 /*
  * Whether an errno of the kernel's, for a file of a mount, says that the daemon has gone: ENOTCONN after its end, ECONNABORTED of a call that waited for it,

@@ -388,12 +388,12 @@ void lanefs_unmap(lanefs *s, struct lanefs_buffer *b)
 {
 	if (b->handle)
 		lanefs_region_end(s, b->handle); /* before another thread gets memory at these addresses */
-	lanefs_gpu_unmap(b);
+	int used = lanefs_gpu_unmap(b);
 	if (b->mapped)
 		munmap(b->mapped, b->memory);
 	if (b->fd >= 0)
 		close(b->fd);
-	if (b->handle)
+	if (b->handle && !used) /* else the memory is given to nobody else before the session ends */
 		lanefs_release(s, b->handle);
 	memset(b, 0, sizeof *b);
 	b->fd = -1;

@@ -258,8 +258,11 @@ int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, co
  * now, and before what is put there after the call. The call waits for the file, not for the stream. Memory of the CPU's that is given without
  * a stream, pinned or not, is written to when the call returns. Pieces must not overlap in memory.
  *
- * Errors: EINVAL, a piece is beyond the end of any file or memory, pieces are in memory of several devices, or memory that no GPU knows is given with a
- * stream; EFAULT, a piece is at NULL, ends beyond its allocation, or memory was freed; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has
+ * A stream of a context that the program has made itself (cuCtxCreate) is waited for, and so are the copies: the call returns when they have ended. On a stream that is being captured
+ * into a graph (cudaStreamBeginCapture) nothing is put. Calls on other streams, by any thread, end no capture; lanefs_unmap and lanefs_commit of a GPU's memory do, since they wait for the device.
+ *
+ * Errors: EINVAL, a piece is beyond the end of any file or memory, pieces are in memory of several devices, memory that no GPU knows is given with a
+ * stream, or the stream is captured, or is the default one and waits for one that is; EFAULT, a piece is at NULL, ends beyond its allocation, or memory was freed; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has
  * ended; EINTR, EDEADLK: lanefs_on_wait; ENOMEM; GPU errors, also for a stream that is none. Of a piece: those of a completion.
  */
 int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results);
@@ -292,10 +295,10 @@ int lanefs_write_async(lanefs_stage *st, uint32_t file, const void *memory, cons
 typedef struct lanefs_mark lanefs_mark;
 
 /* A mark of where the stream is now. For memory that no GPU knows it is one that is always reached. Errors: EINVAL, such memory is given with a stream; EPERM, as
- * lanefs_read_batch; ENOMEM; GPU errors, also for a stream that is none. */
+ * lanefs_read_batch; EINVAL, the stream is captured, as there; ENOMEM; GPU errors, also for a stream that is none. */
 lanefs_mark *lanefs_mark_new(lanefs_stage *st, const void *memory, void *stream);
 
-/* Moves it to where the stream is now. Returns 1 if it is one that is always reached, else 0. Errors: EPERM, as lanefs_mark_reached; GPU errors. */
+/* Moves it to where the stream is now. Returns 1 if it is one that is always reached, else 0. Errors: EPERM, as lanefs_mark_reached; EINVAL, the stream is captured; GPU errors. */
 int lanefs_mark_set(lanefs_mark *m);
 
 /* Whether the stream has come to the mark: 1 or 0. wait: not before it has. Errors: EPERM, the mark is that of the process that forked this one; EINTR, lanefs_on_wait; GPU errors. */

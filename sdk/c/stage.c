@@ -382,7 +382,7 @@ static int64_t carry_out(struct batch b, void *stream)
 	if (rc || (!b.now && lanefs_batch_target(&b, stream)))
 		lanefs_batch_give_up(&b);
 	else {
-		b.now |= b.target.host && !stream; /* whoever named no stream waits for none, and then looks */
+		b.now |= b.target.waited || (b.target.host && !stream); /* whoever named no stream waits for none, and then looks */
 		if (b.cached || !lanefs_direct(&b))
 			run(&b);
 	}

@@ -29,6 +29,7 @@ struct target {
 	int device;      /* whether it is a device's, not managed */
 	int host, only_host; /* whether some of it is the CPU's, pinned; whether all is */
 	void *stream;
+	int waited;      /* the program's stream is of a context of its own, and was waited for: stream is another one, whose end is to be waited for */
 	uint64_t start, size; /* of the allocation or, of virtual memory management, the reserved addresses; size 0: not known */
 	int whole;       /* all of that is one allocation */
 	uint64_t id;     /* of the allocation, CUDA's, which never gives one twice; 0: not known */
@@ -196,13 +197,13 @@ HIDDEN void lanefs_direct_end(struct lanefs_stage *st);
 HIDDEN int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, int fd, void *memory, const struct lanefs_piece *pieces, const unsigned char *same, size_t n,
 	const struct target *t, int64_t *results);
 
-/* Finds out how a batch's memory is reached, and that all of it is, so. EINVAL: it is of several devices; EFAULT: it is not there. */
+/* Finds out how a batch's memory is reached, and that all of it is, so, and the stream. EINVAL: it is of several devices, or the stream is captured; EFAULT: it is not there. */
 HIDDEN int lanefs_batch_target(struct batch *b, void *stream);
 
 /* Finds out how memory at p is reached. */
 HIDDEN int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t);
 
-/* Waits for a stream of a library that the program has loaded, whatever GPU is current. 0: also if there is no such library. */
+/* Waits for a stream of a library that the program has loaded, whatever GPU is current. 0: also if there is no such library. -1: also if the stream is captured. */
 HIDDEN int lanefs_stage_sync(int hip, void *stream);
 
 /* Begins to copy a part's entries, out of the stage (read) or into it, and counts them. */

@@ -15,7 +15,7 @@
 
 enum { BLOCKS = 4, THREADS = 512 };                                    /* enough for PCI Express */
 enum { ARGUMENTS = 16 };                                               /* more than the kernel has: HIP's stand-in does not know how many */
-enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
+enum { CONTEXT = 1, MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 }; /* CUpointer_attribute, hipPointer_attribute */
 enum { HOST = 1, DEVICE = 2, MANAGED_MEMORY = 77 };                                                    /* CUmemorytype, hipMemoryType since 6 */
 enum { PAGE_SIZE = 4096, OUT_OF_MEMORY = 2 };
 enum { SIGNAL_MEMORY = 2, GEQ = 0 };                                   /* hipMallocSignalMemory; of waits for a value */
@@ -67,15 +67,15 @@ static unsigned long long look(void)
 }
 
 /* Asks a library what p is, by one call. Returns whether it knows. An attribute that a pointer does not have is left as it is, or becomes 0. */
-static int known(struct gpu *g, const void *p, int *type, int *ordinal, struct target *t)
+static int known(struct gpu *g, const void *p, int *type, int *ordinal, void **context, struct target *t)
 {
-	static const int which[] = {MEMORY_TYPE, ORDINAL, MANAGED, RANGE_START, RANGE_SIZE, LEGACY_IPC, BUFFER_ID};
+	static const int which[] = {MEMORY_TYPE, ORDINAL, MANAGED, RANGE_START, RANGE_SIZE, LEGACY_IPC, BUFFER_ID, CONTEXT};
 	unsigned char managed[8] = {0}, whole[8] = {0}; /* a bool, or an unsigned of HIP's */
 	uint64_t start = 0, size = 0, id = 0, at = (uint64_t)(uintptr_t)p;
 	int kind[2] = {0}, device[2] = {-1};
-	void *to[] = {kind, device, managed, &start, &size, whole, &id};
+	void *to[] = {kind, device, managed, &start, &size, whole, &id, context};
 	static _Atomic int old; /* HIP counts kinds of memory from 0: 1, or not: -1 */
-	if (CALL(g, g->hip ? "DrvPointerGetAttributes" : "PointerGetAttributes", (unsigned, const int *, void **, uint64_t), sizeof which / sizeof *which - (g->hip != 0), which, to, at))
+	if (CALL(g, g->hip ? "DrvPointerGetAttributes" : "PointerGetAttributes", (unsigned, const int *, void **, uint64_t), sizeof which / sizeof *which - (g->hip ? 2 : 0), which, to, at))
 		return 0;
 	if (g->hip && !old) {
 		int version = HIP_6;
@@ -102,13 +102,16 @@ again:
 	for (int i = 0; i < LIBRARIES; i++) {
 		struct gpu g = {.hip = i > 0, .lib = loaded[i]};
 		int type = 0, ordinal = 0;
-		if (!g.lib || !known(&g, p, &type, &ordinal, t))
+		void *context = NULL; /* that the memory is of: kernels of another one cannot address it */
+		if (!g.lib || !known(&g, p, &type, &ordinal, &context, t))
 			continue;
-		t->kernels = type != HOST;
 		t->device = type == DEVICE;
 		t->host = t->only_host = type == HOST;
 		t->gpu = mine && mine->hip == g.hip && mine->ordinal == ordinal ? mine : lanefs_gpu_find(g.hip, NULL, ordinal);
-		return t->gpu ? 0 : -1;
+		if (!t->gpu)
+			return -1;
+		t->kernels = type != HOST && (!context || context == t->gpu->context);
+		return 0;
 	}
 	if ((now = look()) != seen) { /* there may be one more */
 		seen = now;
@@ -122,10 +125,18 @@ again:
 int lanefs_stage_sync(int hip, void *stream)
 {
 	struct gpu g = {.hip = hip};
+	struct was was;
 	look();
 	for (int i = hip; i < (hip ? LIBRARIES : 1) && !g.lib; i++)
 		g.lib = loaded[i];
-	return g.lib ? CALL(&g, "StreamSynchronize", (void *), stream) : 0;
+	if (!g.lib)
+		return 0;
+	if (lanefs_stream_captured(&g, stream))
+		return -1;
+	lanefs_gpu_relax(&g, &was);
+	int rc = CALL(&g, "StreamSynchronize", (void *), stream);
+	lanefs_gpu_restore(&g, &was);
+	return rc;
 }
 
 /* Whether the first and the last page of a batch's ordinary memory are there. What a GPU has given back is known neither to it nor to the CPU. */
@@ -144,6 +155,21 @@ static int there(const struct batch *b)
 
 /* Whether the end of t is known to be that of an allocation. Of virtual memory management it is that of reserved addresses. */
 static int ends(const struct target *t) { return t->whole || (t->size && !t->device && !t->host); }
+
+/* Where the copies of a batch go: to its stream, or, if they cannot, to another one after that. */
+static int place(struct target *t)
+{
+	void *context;
+	if (lanefs_stream_look(t->gpu, t->stream, &context))
+		return -1;
+	if (!context)
+		return 0;
+	if (lanefs_stream_wait(t->gpu, context, t->stream))
+		return -1;
+	t->stream = NULL;
+	t->waited = 1;
+	return 0;
+}
 
 int lanefs_batch_target(struct batch *b, void *stream)
 {
@@ -178,7 +204,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 		if (ends(&at) && q->length > at.size - (p - at.start))
 			return lanefs_fail(EFAULT, "a piece ends beyond its allocation");
 	}
-	return 0;
+	return place(t);
 }
 
 /* Registers the stage with the GPU of its first batch, for all devices of that library. */
@@ -473,9 +499,10 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 		lanefs_stage_by_cpu(st, p, read);
 		return 0;
 	}
-	int was, rc = lanefs_gpu_enter(t->gpu, &was);
+	struct was was;
+	int rc = lanefs_gpu_enter(t->gpu, &was);
 	if (rc)
-		return lanefs_gpu_bad(t->gpu, t->gpu->hip ? "SetDevice" : "CtxPushCurrent_v2", rc);
+		return lanefs_gpu_not_entered(t->gpu, rc);
 	enum emptying by = way(p, t);
 	p->timed = 0;
 	rc = lanefs_stage_known(st, t->gpu);
@@ -493,7 +520,7 @@ int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct targ
 		rc = -1;
 	else if (rc)
 		errno = saved;
-	lanefs_gpu_leave(t->gpu, was);
+	lanefs_gpu_leave(t->gpu, &was);
 	return rc ? -1 : 0;
 }
 
@@ -552,7 +579,8 @@ int lanefs_stage_gate(struct lanefs_stage *st, struct part *p, const struct targ
 
 int lanefs_stage_settle(struct part *p)
 {
-	int was, rc;
+	struct was was;
+	int rc;
 	if (!p->busy)
 		return 0;
 	p->busy = 0;
@@ -561,7 +589,7 @@ int lanefs_stage_settle(struct part *p)
 		rc = CALL(p->gpu, "EventSynchronize", (void *), p->event);
 		if (!rc && p->timed && CALL(p->gpu, "EventElapsedTime", (float *, void *, void *), &ms, p->before, p->event) == 0)
 			took(p, (uint64_t)(ms * 1e6f));
-		lanefs_gpu_leave(p->gpu, was);
+		lanefs_gpu_leave(p->gpu, &was);
 	}
 	p->timed = 0;
 	return rc ? lanefs_gpu_bad(p->gpu, "EventSynchronize", rc) : 0;
@@ -569,7 +597,7 @@ int lanefs_stage_settle(struct part *p)
 
 void lanefs_stage_forget(struct lanefs_stage *st)
 {
-	int was;
+	struct was was;
 	for (int i = 0; i < PARTS; i++)
 		events_end(&st->part[i]);
 	if (st->tried)
@@ -578,6 +606,6 @@ void lanefs_stage_forget(struct lanefs_stage *st)
 		if (st->word && st->gpu->hip)
 			CALL(st->gpu, "Free", (void *), (void *)st->word);
 		CALL(st->gpu, st->gpu->hip ? "HostUnregister" : "MemHostUnregister", (void *), st->data);
-		lanefs_gpu_leave(st->gpu, was);
+		lanefs_gpu_leave(st->gpu, &was);
 	}
 }

@@ -133,7 +133,7 @@ HIDDEN void memory_asked(int once);
 /* A stream of the library's own on a GPU, on which work of the program is not waited for. */
 HIDDEN void *stream_new(struct gpu *g);
 HIDDEN void stream_free(struct gpu *g, void *stream);
-HIDDEN int stream_wait(struct gpu *g, void *stream); /* g: NULL, the memory is none of a GPU's, but what is on the stream may use it all the same */
+HIDDEN int stream_wait(struct gpu *g, void *stream); /* not 0: also if it is captured. g: NULL, the memory is none of a GPU's, but what is on the stream may use it all the same */
 
 /*
  * Pinned memory of one thread's small copies, and a word in it to which the GPU stores a number when a copy has ended: to poll it takes less than to ask
@@ -160,7 +160,7 @@ enum copy_kind {
 struct copying {
 	struct gpu *gpu;
 	void *stream;
-	int was;
+	struct was was;
 	uint64_t begun;       /* ns, of one that waits for the process's turn on the GPU; else 0 */
 	const struct pinned *told; /* whose word tells its end; NULL: none */
 	int counted;          /* in gpu->copying */

@@ -112,23 +112,23 @@ int memory_at(const void *p, size_t n, int write, struct target *t)
 
 void *stream_new(struct gpu *g)
 {
-	int was;
+	struct was was;
 	void *stream = NULL;
 	if (lanefs_gpu_enter(g, &was))
 		return NULL;
 	if (CALL(g, g->hip ? "StreamCreateWithFlags" : "StreamCreate", (void **, unsigned), &stream, NON_BLOCKING))
 		stream = NULL;
-	lanefs_gpu_leave(g, was);
+	lanefs_gpu_leave(g, &was);
 	return stream;
 }
 
 void stream_free(struct gpu *g, void *stream)
 {
-	int was;
+	struct was was;
 	if (lanefs_gpu_enter(g, &was))
 		return;
 	CALL(g, g->hip ? "StreamDestroy" : "StreamDestroy_v2", (void *), stream);
-	lanefs_gpu_leave(g, was);
+	lanefs_gpu_leave(g, &was);
 }
 
 int stream_wait(struct gpu *g, void *stream)
@@ -137,12 +137,8 @@ int stream_wait(struct gpu *g, void *stream)
 		int rc = lanefs_stage_sync(front.hip, stream);
 		return stream ? rc : 0;
 	}
-	int was, rc = lanefs_gpu_enter(g, &was);
-	if (rc)
-		return rc;
-	rc = CALL(g, "StreamSynchronize", (void *), stream);
-	lanefs_gpu_leave(g, was);
-	return rc;
+	void *context;
+	return lanefs_stream_look(g, stream, &context) || lanefs_stream_wait(g, context, stream);
 }
 
 /*
@@ -257,7 +253,7 @@ int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind ki
 		rc = CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, stream);
 	if (rc) {
 		count_end(c);
-		lanefs_gpu_leave(g, c->was);
+		lanefs_gpu_leave(g, &c->was);
 	}
 	return rc;
 }
@@ -302,7 +298,7 @@ int copy_end(const struct copying *c)
 	if (c->begun)
 		ended(c->gpu, c->begun, now_ns());
 	count_end(c);
-	lanefs_gpu_leave(c->gpu, c->was);
+	lanefs_gpu_leave(c->gpu, &c->was);
 	return rc;
 }
 

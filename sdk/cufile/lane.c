@@ -258,8 +258,8 @@ ssize_t lane_failed(const struct failure *f)
 		return -CU_FILE_NOMEM_ERROR;
 	case EIO:
 		return f->gpu ? -CU_FILE_CUDA_DRIVER_ERROR : -1;
-	case EINVAL:
-		return -CU_FILE_INVALID_VALUE;
+	case EINVAL: /* of a GPU: the stream is captured */
+		return f->gpu ? -CU_FILE_CUDA_DRIVER_ERROR : -CU_FILE_INVALID_VALUE;
 	}
 	return -1;
 }

@@ -91,10 +91,10 @@ static void give_stream(struct idle_stream *s)
 
 static void unmap(struct file *f, struct window *w)
 {
-	int was;
+	struct was was;
 	if (w->pinned && lanefs_gpu_enter(w->pinned, &was) == 0) {
 		CALL(w->pinned, w->pinned->hip ? "HostUnregister" : "MemHostUnregister", (void *), w->b.mapped);
-		lanefs_gpu_leave(w->pinned, was);
+		lanefs_gpu_leave(w->pinned, &was);
 	}
 	w->pinned = NULL;
 	total -= w->b.size;
@@ -228,12 +228,12 @@ static void begin(struct file *f, struct window *w)
 /* Memory of the CPU that a GPU is to copy from is pinned, once. */
 static void pin(struct file *f, struct window *w, struct gpu *g)
 {
-	int was;
+	struct was was;
 	pthread_mutex_lock(&f->lock);
 	if (!w->pinned && lanefs_gpu_enter(g, &was) == 0) {
 		if (CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), w->b.mapped, w->b.memory, READ_ONLY) == 0)
 			w->pinned = g;
-		lanefs_gpu_leave(g, was);
+		lanefs_gpu_leave(g, &was);
 	}
 	pthread_mutex_unlock(&f->lock);
 }

@@ -69,7 +69,7 @@ static struct bounce *new_bounce(struct gpu *g, size_t size)
 		free(b);
 		return NULL;
 	}
-	int was;
+	struct was was;
 	if (lanefs_gpu_enter(g, &was) == 0) { /* copies work without, slower */
 		int rc = CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), b->data, size + ALIGNED, PORTABLE_MAPPED);
 		struct pinned *p = &b->pinned;
@@ -78,7 +78,7 @@ static struct bounce *new_bounce(struct gpu *g, size_t size)
 		p->host = b->data;
 		p->word = (void *)(b->data + size);
 		p->word_device = p->device + size;
-		lanefs_gpu_leave(g, was);
+		lanefs_gpu_leave(g, &was);
 	}
 	return b;
 }

@@ -4,7 +4,8 @@
  *
  * It is stricter than NVIDIA's where that finds mistakes. What is put on a stream happens when somebody waits for it, not before; from its first
  * function of the host or wait for a value on, a stream has a thread that does what is put on it, as soon as it can. A thread
- * begins without a context. The legacy stream (0, 1) waits for what is on all of its context's streams that are not non-blocking, and these wait for it, as CUDA's documentation of
+ * begins without a context. A kernel must not touch memory of another context. What is put on a stream that is captured is counted, and never happens; a call that may not be made then, by
+ * cuda.h's documentation of cuThreadExchangeStreamCaptureMode, fails, and the capture with it, and so does a wait for such a stream, or for its context. The legacy stream (0, 1) waits for what is on all of its context's streams that are not non-blocking, and these wait for it, as CUDA's documentation of
  * "stream synchronization behavior" says; each thread has a stream of its own in each context (2), of that kind. Copies of bytes that are not all of one allocation fail. A stream that was destroyed, and an event or a kernel on another device's
  * stream, are refused: with NVIDIA's library the first is undefined.
  *
@@ -27,8 +28,9 @@
 #include <unistd.h>
 
 #define API __attribute__((visibility("default")))
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600 };
-enum { DEVICES = 16, DEPTH = 16, NAMES = 64, PAGE = 4096 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
+	CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_IMPLICIT = 906 };
+enum { DEVICES = 16, DEPTH = 16, NAMES = 96, PAGE = 4096 };
 
 /* ---- counts ---- */
 
@@ -103,13 +105,23 @@ struct op { struct op *next; void *to; const void *from; size_t n; int fill, val
 	struct after { struct stream *on; uint64_t n; } *after; int afters; /* so many of what is on other streams come first */ };
 struct stream { struct stream *next; struct context *c; struct op *first, **end; int blocking, threaded, busy, gone; uint64_t n, did; /* that were put on it, that are done */
 	int held; uint64_t most; /* held: it does no more than so many */
+	uint64_t thread; /* whose own it is */
+	struct capture { int state, mode; uint64_t thread, nodes; } capture; /* state: of CUstreamCaptureStatus; thread: that began it; nodes: that were put on the stream since */
 	double ms; /* that its kernels have taken */ };
 struct context { int device; struct stream legacy, *own; /* the threads' own ones, which outlive them */ };
 static struct device { char uuid[64], pci[32]; struct context primary; } devices[DEVICES];
 static int n_devices = -1;
 static __thread struct context *stack[DEPTH];
 static __thread int depth;
-static __thread struct stream *own[DEVICES]; /* the thread's, by the device of the context */
+static __thread int capture_mode; /* CUstreamCaptureMode of the thread */
+static _Atomic uint64_t threads;
+
+static uint64_t this_thread(void) {
+	static __thread uint64_t me;
+	if (!me)
+		me = ++threads;
+	return me;
+}
 
 static void visible(struct device *all, int n) {
 	const char *v = getenv("CUDA_VISIBLE_DEVICES");
@@ -173,7 +185,7 @@ API int cuDriverGetVersion(int *v) {
 }
 
 API int cuGetErrorName(int code, const char **name) {
-	*name = code == NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : code == INVALID_DEVICE ? "CUDA_ERROR_INVALID_DEVICE" : "CUDA_ERROR";
+	*name = code == NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : code == INVALID_DEVICE ? "CUDA_ERROR_INVALID_DEVICE" : code == ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR";
 	return OK;
 }
 
@@ -288,6 +300,17 @@ API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
 
 API int cuDevicePrimaryCtxRelease_v2(int device) { return exists(device) ? OK : INVALID_DEVICE; }
 
+/* Of the program's own. */
+API int cuCtxCreate_v2(struct context **out, unsigned flags, int device) {
+	COUNT();
+	if (flags || !exists(device) || depth == DEPTH)
+		return INVALID;
+	struct context *c = calloc(1, sizeof *c);
+	*c = (struct context){.device = device, .legacy = {.c = c, .end = &c->legacy.first}};
+	stack[depth++] = *out = c;
+	return OK;
+}
+
 API int cuCtxPushCurrent_v2(struct context *c) {
 	COUNT();
 	if (!c || depth == DEPTH)
@@ -325,7 +348,7 @@ API int cuCtxGetDevice(int *device) {
 
 /* ---- memory ---- */
 
-static struct alloc { struct alloc *next; char *at; size_t n; int device, host, managed; uint64_t id; } *allocs;
+static struct alloc { struct alloc *next; char *at; size_t n; struct context *c; int host, managed; uint64_t id; } *allocs;
 
 /* The caller holds the lock. */
 static struct alloc *find(const void *p) {
@@ -339,7 +362,7 @@ static void add(void *at, size_t n, int host) {
 	static uint64_t ids;
 	struct alloc *a = malloc(sizeof *a);
 	pthread_mutex_lock(&lock);
-	*a = (struct alloc){.next = allocs, .at = at, .n = n, .device = now()->device, .host = host, .id = ++ids};
+	*a = (struct alloc){.next = allocs, .at = at, .n = n, .c = now(), .host = host, .id = ++ids};
 	allocs = a;
 	pthread_mutex_unlock(&lock);
 }
@@ -361,10 +384,13 @@ static int take(const void *at, int host, size_t *n) {
 }
 
 static int run(struct stream *s);
+static int unsafe(void);
+#define UNSAFE() do { int unsafe_ = unsafe(); if (unsafe_) return unsafe_; } while (0)
 
 API int cuMemAlloc_v2(void **p, size_t n) {
 	COUNT();
 	NEED();
+	UNSAFE();
 	*p = n ? mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
 	if (*p == MAP_FAILED)
 		return INVALID;
@@ -392,6 +418,7 @@ API int cuMemFree_v2(void *p) {
 	size_t n;
 	COUNT();
 	NEED();
+	UNSAFE();
 	int rc = take(p, 0, &n);
 	if (!rc)
 		rc = (keeps ? mprotect(p, n, PROT_NONE) : munmap(p, n)) ? INVALID : OK;
@@ -401,6 +428,7 @@ API int cuMemFree_v2(void *p) {
 API int cuMemHostRegister_v2(void *p, size_t n, unsigned flags) {
 	COUNT();
 	NEED();
+	UNSAFE();
 	if (!n || flags & ~15u)
 		return INVALID;
 	add(p, n, 1);
@@ -411,6 +439,7 @@ API int cuMemHostUnregister(void *p) {
 	size_t n;
 	COUNT();
 	NEED();
+	UNSAFE();
 	return take(p, 1, &n);
 }
 
@@ -433,7 +462,7 @@ API int cuMemGetAddressRange_v2(void **base, size_t *n, void *p) {
 	return a ? OK : NOT_FOUND;
 }
 
-enum { MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 };
+enum { CONTEXT = 1, MEMORY_TYPE = 2, BUFFER_ID = 7, MANAGED = 8, ORDINAL = 9, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12 };
 
 /* As NVIDIA's: of memory that is not known it gives zeroes, and -2 for the device, and succeeds. */
 static int attributes(unsigned n, const int *which, void **out, const void *p) {
@@ -441,10 +470,11 @@ static int attributes(unsigned n, const int *which, void **out, const void *p) {
 	struct alloc *a = find(p);
 	for (unsigned i = 0; i < n; i++)
 		switch (which[i]) {
+		case CONTEXT: *(struct context **)out[i] = a ? a->c : NULL; break;
 		case MEMORY_TYPE: *(int *)out[i] = !a ? 0 : a->host || a->managed ? 1 : 2; break;
 		case BUFFER_ID: *(uint64_t *)out[i] = a ? a->id : 0; break;
 		case MANAGED: *(_Bool *)out[i] = a && a->managed; break;
-		case ORDINAL: *(int *)out[i] = a ? a->device : -2; break;
+		case ORDINAL: *(int *)out[i] = a ? a->c->device : -2; break;
 		case LEGACY_IPC: *(_Bool *)out[i] = a && !a->host && !a->managed; break;
 		case RANGE_START: *(void **)out[i] = a ? a->at : NULL; break;
 		case RANGE_SIZE: *(size_t *)out[i] = a ? a->n : 0; break;
@@ -476,12 +506,15 @@ static struct stream *stream_of(struct stream *s) {
 		return &now()->legacy;
 	if ((uintptr_t)s == 2) {
 		struct context *c = now();
-		if (!own[c->device]) {
-			struct stream *mine = own[c->device] = calloc(1, sizeof *mine);
-			*mine = (struct stream){.next = c->own, .c = c, .end = &mine->first, .blocking = 1};
+		struct stream *mine = c->own;
+		while (mine && mine->thread != this_thread())
+			mine = mine->next;
+		if (!mine) {
+			mine = calloc(1, sizeof *mine);
+			*mine = (struct stream){.next = c->own, .c = c, .end = &mine->first, .blocking = 1, .thread = this_thread()};
 			c->own = mine;
 		}
-		return own[c->device];
+		return mine;
 	}
 	struct stream *t = streams;
 	while (t && t != s)
@@ -501,6 +534,97 @@ API int cuStreamCreate(struct stream **out, unsigned flags) {
 	pthread_mutex_unlock(&lock);
 	*out = s;
 	return OK;
+}
+
+/* ---- captures ---- */
+
+enum { NONE = 0, ACTIVE = 1, INVALIDATED = 2 };   /* CUstreamCaptureStatus */
+enum { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 }; /* CUstreamCaptureMode */
+
+/* A call that captures of this thread, or global ones of others, forbid to it: these fail, and so does it. */
+static int unsafe(void) {
+	int rc = OK;
+	pthread_mutex_lock(&lock);
+	for (struct stream *s = streams; s; s = s->next)
+		if (s->capture.state == ACTIVE && capture_mode != RELAXED && s->capture.mode != RELAXED &&
+		    (s->capture.thread == this_thread() || (capture_mode == GLOBAL && s->capture.mode == GLOBAL))) {
+			s->capture.state = INVALIDATED;
+			rc = CAPTURE_UNSUPPORTED;
+		}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+/* Whether a stream of the context, of those that the legacy one waits for, or of all, is captured; ends: that ends the capture. The caller holds the lock. */
+static int captures(struct context *c, int all, int ends) {
+	int n = 0;
+	for (struct stream *s = streams; s; s = s->next)
+		if (s->c == c && (all || s->blocking) && s->capture.state != NONE) {
+			n++;
+			if (ends)
+				s->capture.state = INVALIDATED;
+		}
+	return n;
+}
+
+/* Not counted: it asks nobody, and takes 20 ns. */
+API int cuThreadExchangeStreamCaptureMode(int *mode) {
+	int was = capture_mode;
+	if (*mode < GLOBAL || *mode > RELAXED)
+		return INVALID;
+	capture_mode = *mode;
+	*mode = was;
+	return OK;
+}
+
+API int cuStreamBeginCapture_v2(struct stream *on, int mode) {
+	COUNT();
+	NEED();
+	pthread_mutex_lock(&lock);
+	struct stream *s = (uintptr_t)on <= 1 ? NULL : stream_of(on);
+	int rc = s && s->capture.state == NONE ? OK : CAPTURE_UNSUPPORTED;
+	if (!rc)
+		s->capture = (struct capture){ACTIVE, mode, this_thread(), 0};
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+/* The graph is how many nodes it has. */
+API int cuStreamEndCapture(struct stream *on, uint64_t *graph) {
+	COUNT();
+	NEED();
+	pthread_mutex_lock(&lock);
+	struct stream *s = stream_of(on);
+	int rc = !s || s->capture.state == NONE ? INVALID : s->capture.state == ACTIVE ? OK : CAPTURE_INVALIDATED;
+	if (rc != INVALID) {
+		*graph = s->capture.nodes;
+		s->capture = (struct capture){0};
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+API int cuStreamIsCapturing(struct stream *on, int *state) {
+	COUNT();
+	NEED();
+	pthread_mutex_lock(&lock);
+	struct stream *s = stream_of(on);
+	int rc = !s ? INVALID_HANDLE : s == &s->c->legacy && captures(s->c, 0, 0) ? CAPTURE_IMPLICIT : OK;
+	if (!rc)
+		*state = s->capture.state;
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+API int cuStreamGetCtx(struct stream *on, struct context **c) {
+	COUNT();
+	pthread_mutex_lock(&lock);
+	struct stream *s = (uintptr_t)on <= 2 && !now() ? NULL : stream_of(on);
+	int rc = s ? OK : INVALID_HANDLE;
+	if (s)
+		*c = s->c;
+	pthread_mutex_unlock(&lock);
+	return rc;
 }
 
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* a threaded stream has done something, or has more to do */
@@ -649,8 +773,14 @@ static int put(struct stream *to, struct op o, int launch) {
 	NEED();
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(to);
-	if (s && !(launch && s->c != now()))
+	if (s && s == &s->c->legacy && captures(s->c, 0, 0)) {
+		rc = CAPTURE_IMPLICIT;
+	} else if (s && s->capture.state != NONE) {
+		s->capture.nodes++;
+		rc = s->capture.state == ACTIVE ? OK : CAPTURE_INVALIDATED;
+	} else if (s && !(launch && s->c != now())) {
 		rc = add_op(s, o);
+	}
 	pthread_mutex_unlock(&lock);
 	return rc;
 }
@@ -670,6 +800,15 @@ API int cuStreamWaitValue64_v2(struct stream *s, uint64_t *word, uint64_t value,
 static int await(struct stream *on) {
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(on);
+	if (s && s->capture.state != NONE) {
+		s->capture.state = INVALIDATED;
+		pthread_mutex_unlock(&lock);
+		return CAPTURE_UNSUPPORTED;
+	}
+	if (s && s == &s->c->legacy && captures(s->c, 0, 0)) {
+		pthread_mutex_unlock(&lock);
+		return CAPTURE_IMPLICIT;
+	}
 	if (s && s == &s->c->legacy) /* as an H100 does; a blocking one does not wait for the legacy stream until there is more on it */
 		each(s->c, 0, run_one, NULL);
 	int rc = s ? run(s) : INVALID_HANDLE;
@@ -684,6 +823,7 @@ API void fake_cuda_slow(unsigned us) { slow = us; }
 API int cuStreamSynchronize(struct stream *to) {
 	COUNT();
 	NEED();
+	UNSAFE();
 	unsigned us = atomic_exchange(&slow, 0);
 	if (us)
 		usleep(us);
@@ -721,6 +861,10 @@ API int cuCtxSynchronize(void) {
 	COUNT();
 	NEED();
 	pthread_mutex_lock(&lock);
+	if (captures(now(), 1, 1)) { /* whatever the thread's mode (an H100) */
+		pthread_mutex_unlock(&lock);
+		return CAPTURE_UNSUPPORTED;
+	}
 	each(now(), 1, run_one, NULL);
 	pthread_mutex_unlock(&lock);
 	return OK;
@@ -878,8 +1022,10 @@ API int cuEventRecord(struct event *e, struct stream *to) {
 	NEED();
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(to);
-	int rc = s && s->c == e->c ? OK : INVALID_HANDLE;
-	if (!rc) {
+	int rc = !s || s->c != e->c ? INVALID_HANDLE : s == &s->c->legacy && captures(s->c, 0, 0) ? CAPTURE_IMPLICIT : OK;
+	if (!rc && s->capture.state != NONE) {
+		s->capture.nodes++;
+	} else if (!rc) {
 		struct op o = {0};
 		implied(s, &o);
 		if (o.afters) { /* it is there when these are done */
@@ -914,6 +1060,7 @@ API int cuStreamWaitEvent(struct stream *to, struct event *e, unsigned flags) {
 
 API int cuEventSynchronize(struct event *e) {
 	COUNT();
+	UNSAFE();
 	pthread_mutex_lock(&lock);
 	struct stream *s = on(e);
 	if (s)
@@ -925,6 +1072,7 @@ API int cuEventSynchronize(struct event *e) {
 /* What is on a stream without a thread happens now: somebody waits for it. */
 API int cuEventQuery(struct event *e) {
 	COUNT();
+	UNSAFE();
 	int rc = OK;
 	pthread_mutex_lock(&lock);
 	struct stream *s = on(e);
@@ -955,6 +1103,7 @@ static char gather, putter;
 API int cuModuleLoadData(void **m, const void *image) {
 	COUNT();
 	NEED();
+	UNSAFE();
 	*m = (void *)(uintptr_t)image;
 	return OK;
 }
@@ -975,7 +1124,28 @@ static int put_launch(struct stream *s, void **args) {
 		fprintf(stderr, "lanefs_put writes to what is not there\n");
 		abort();
 	}
+	pthread_mutex_lock(&lock);
+	int foreign = find((void *)(uintptr_t)v[0])->c != now();
+	pthread_mutex_unlock(&lock);
+	if (foreign) {
+		fprintf(stderr, "lanefs_put writes to memory of another context\n");
+		abort();
+	}
 	return put_told(s, (struct op){.to = (void *)(uintptr_t)v[0], .from = (void *)(uintptr_t)v[1], .n = v[2] * 16, .tell = (uint32_t *)(uintptr_t)v[3], .number = (uint32_t)v[4]}, 1);
+}
+
+/* That a kernel's pieces are of its context, or the CPU's: a GPU would not survive others. */
+static void reachable(struct stream *on, const struct gather *pieces, uint64_t n) {
+	pthread_mutex_lock(&lock);
+	struct stream *s = now() ? stream_of(on) : NULL;
+	for (uint64_t i = 0; s && i < 2 * n; i++) {
+		const struct alloc *a = find((void *)(uintptr_t)(i % 2 ? pieces[i / 2].src : pieces[i / 2].dst));
+		if (a && !a->host && !a->managed && a->c != s->c) {
+			fprintf(stderr, "lanefs_gather addresses memory of another context\n");
+			abort();
+		}
+	}
+	pthread_mutex_unlock(&lock);
 }
 
 static _Atomic unsigned late; /* µs that kernels take */
@@ -986,6 +1156,8 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 	COUNT();
 	if (!f || !gx || !gy || !gz || !bx || !by || !bz || shared || extra)
 		return INVALID;
+	if (f == &gather)
+		reachable(s, *(void **)args[0], *(uint64_t *)args[1]);
 	int rc = f == &putter ? put_launch(s, args) : put(s, (struct op){.pieces = *(void **)args[0], .count = *(uint64_t *)args[1]}, 1);
 	pthread_mutex_lock(&lock);
 	if (!rc && late) {

@@ -162,6 +162,25 @@ func TestStreams(t *testing.T) {
 	require.Equal(t, "ok\n", string(out))
 }
 
+// TestCaptures: streams that are captured into graphs, and contexts of the program's own.
+func TestCaptures(t *testing.T) {
+	test, dir := besideCUDA(t, "testcapture", "-pthread")
+	m := sharetest.New(t, 64*mib, 32*mib)
+	f := m.Write("file", content())
+	require.NoError(t, f.Close())
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	for _, small := range []string{"lanes", "cache"} {
+		for _, shared := range []string{"0", "1"} {
+			cmd := exec.Command(test, f.Name(), other)
+			cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL="+small, "LANEFS_CUFILE_MAP="+shared, "LANEFS_REAL_CUFILE=")
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s %s: %s", small, shared, out)
+			require.Equal(t, "ok\n", string(out))
+		}
+	}
+}
+
 // TestDefaultStreams: the streams that have no names of their own, by several threads and on two devices.
 func TestDefaultStreams(t *testing.T) {
 	test, dir := besideCUDA(t, "testdefault", "-pthread")

@@ -1,4 +1,4 @@
-"""Which device is current for a thread: the program's, before and after what this package does."""
+"""Which device is current for a thread, and how its calls bear on captures of streams: the program's, before and after what this package does."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,8 @@ def current(driver):
     if driver.runtime == "cuda":
         driver.do("CtxPushCurrent_v2", driver.context)
         try:
-            yield
+            with _relaxed(driver):
+                yield
         finally:
             driver.do("CtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
         return
@@ -19,9 +20,24 @@ def current(driver):
     driver.do("GetDevice", ctypes.byref(was))
     driver.do("SetDevice", driver.ordinal)
     try:
-        yield
+        with _relaxed(driver):
+            yield
     finally:
         driver.do("SetDevice", was)
+
+
+@contextlib.contextmanager
+def _relaxed(driver):
+    """Has calls of this thread not end captures of streams (torch.cuda.graph), which would forbid some of them: lanefs_gpu_enter of the C library does the same."""
+    mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+    if not driver.has("ThreadExchangeStreamCaptureMode"):
+        yield
+        return
+    driver.do("ThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        driver.do("ThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
 
 def inside(function):

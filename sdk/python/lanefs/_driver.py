@@ -109,10 +109,18 @@ class Driver:
             self._hsa = _hip.Hsa(self)
         return self._hsa
 
+    def has(self, call):
+        return hasattr(self._lib, self._prefix + call)
+
     def do(self, call, *args):
         code = self._call(call, *args)
         if code:
-            raise OSError(f"{self._prefix}{call}: error {code}")
+            raise OSError(f"{self._prefix}{call}: error {code}{self._name(code)}")
+
+    def _name(self, code):
+        name = ctypes.c_char_p()
+        f = getattr(self._lib, "cuGetErrorName" if self.runtime == "cuda" else "hipDrvGetErrorName", None)
+        return f", {name.value.decode()}" if f and f(ctypes.c_int(code), ctypes.byref(name)) == 0 and name.value else ""
 
     def _call(self, call, *args):
         name = self._prefix + call
@@ -174,7 +182,7 @@ class Driver:
             code = self._call("MemSetAccess", at, n, ctypes.byref(desc), ctypes.c_size_t(1))
             if code == 0:
                 return
-        raise OSError(f"{self._prefix}MemSetAccess: error {code}")
+        raise OSError(f"{self._prefix}MemSetAccess: error {code}{self._name(code)}")
 
     @inside
     def synchronize(self):

@@ -22,6 +22,8 @@ import weakref
 
 import lanefs
 from lanefs import _flight
+from lanefs._current import current
+from lanefs._driver import Driver
 
 DIR = os.environ["LANEFS_TEST_DIR"]
 OUTSIDE = os.environ["LANEFS_TEST_OUTSIDE"]
@@ -92,6 +94,54 @@ class OnStreams(unittest.TestCase):
         self.file = lanefs.open(self.path, "r+")
         self.addCleanup(self.file.close)
         self.stream = Stream()
+
+    def test_captured(self):
+        """A stream that is captured into a graph (torch.cuda.graph) is refused, and what other threads do, for the first time too, ends no capture."""
+        m, s = Memory(len(self.data)), ctypes.c_void_p(self.stream.cuda_stream)
+        nodes, failed = ctypes.c_uint64(), []
+
+        def capture():
+            do("cuStreamBeginCapture_v2", s, 0)
+            self.stream.fill(m, 7)
+
+        def end():
+            do("cuStreamEndCapture", s, ctypes.byref(nodes))
+            return nodes.value
+
+        def elsewhere():
+            try:
+                do("cuCtxSetCurrent", context)
+                other = Stream()
+                with lanefs.open(self.path) as f:
+                    self.assertEqual(f.read_into(m, stream=other), len(self.data))
+                    f.read_batch_on(m, [1], [0], [1000], other).wait()
+                    with current(Driver.of("cuda", "0000:01:00.0")):
+                        mode = ctypes.c_int(1)
+                        do("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+                        self.assertEqual(mode.value, 2)
+                        do("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+                do("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+                self.assertEqual(mode.value, 0)
+            except BaseException as e:
+                failed.append(e)
+
+        for call in self.file.read_into, self.file.write_from:
+            capture()
+            with self.assertRaisesRegex(OSError, "captured into a graph") as c:
+                call(m, stream=self.stream)
+            self.assertEqual((c.exception.errno, end()), (errno.EINVAL, 1))
+        for call in self.file.read_batch_on, self.file.write_batch_on:
+            capture()
+            self.assertRaisesRegex(OSError, "captured into a graph", call, m, [0], [0], [10], self.stream)
+            self.assertEqual(end(), 1)
+        capture()
+        t = threading.Thread(target=elsewhere)
+        t.start()
+        t.join()
+        self.assertEqual((failed, end()), ([], 1))
+        self.assertEqual(self.file.read_into(m, stream=self.stream), len(self.data))
+        self.stream.synchronize()
+        self.assertEqual(bytes(m), self.data)
 
     def test_order(self):
         m, n = Memory(len(self.data)), len(self.data)
