@@ -32,6 +32,7 @@ struct target {
 	int waited;      /* the program's stream is of a context of its own, and was waited for: stream is another one, whose end is to be waited for */
 	uint64_t start, size; /* of the allocation or, of virtual memory management, the reserved addresses; size 0: not known */
 	int whole;       /* all of that is one allocation */
+	int lost;        /* the error of a library whose context is lost, so that it does not say whether it knows the memory; 0: none */
 	uint64_t id;     /* of the allocation, CUDA's, which never gives one twice; 0: not known */
 };
 
@@ -199,6 +200,9 @@ HIDDEN int64_t lanefs_batch_of(lanefs_stage *st, int read, uint32_t file, int fd
 
 /* Finds out how a batch's memory is reached, and that all of it is, so, and the stream. EINVAL: it is of several devices, or the stream is captured; EFAULT: it is not there. */
 HIDDEN int lanefs_batch_target(struct batch *b, void *stream);
+
+/* Fails as t->lost says. */
+HIDDEN int lanefs_stage_lost(const struct target *t);
 
 /* Finds out how memory at p is reached. */
 HIDDEN int lanefs_stage_target(struct lanefs_stage *st, const void *p, void *stream, struct target *t);

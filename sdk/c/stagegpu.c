@@ -66,7 +66,7 @@ static unsigned long long look(void)
 	return adds;
 }
 
-/* Asks a library what p is, by one call. Returns whether it knows. An attribute that a pointer does not have is left as it is, or becomes 0. */
+/* Asks a library what p is, by one call. Returns whether it knows; -1: its context is lost. An attribute that a pointer does not have is left as it is, or becomes 0. */
 static int known(struct gpu *g, const void *p, int *type, int *ordinal, void **context, struct target *t)
 {
 	static const int which[] = {MEMORY_TYPE, ORDINAL, MANAGED, RANGE_START, RANGE_SIZE, LEGACY_IPC, BUFFER_ID, CONTEXT};
@@ -75,7 +75,12 @@ static int known(struct gpu *g, const void *p, int *type, int *ordinal, void **c
 	int kind[2] = {0}, device[2] = {-1};
 	void *to[] = {kind, device, managed, &start, &size, whole, &id, context};
 	static _Atomic int old; /* HIP counts kinds of memory from 0: 1, or not: -1 */
-	if (CALL(g, g->hip ? "DrvPointerGetAttributes" : "PointerGetAttributes", (unsigned, const int *, void **, uint64_t), sizeof which / sizeof *which - (g->hip ? 2 : 0), which, to, at))
+	int rc = CALL(g, g->hip ? "DrvPointerGetAttributes" : "PointerGetAttributes", (unsigned, const int *, void **, uint64_t), sizeof which / sizeof *which - (g->hip ? 2 : 0), which, to, at);
+	if (lanefs_gpu_lost(rc)) {
+		t->lost = rc;
+		return -1;
+	}
+	if (rc)
 		return 0;
 	if (g->hip && !old) {
 		int version = HIP_6;
@@ -103,7 +108,7 @@ again:
 		struct gpu g = {.hip = i > 0, .lib = loaded[i]};
 		int type = 0, ordinal = 0;
 		void *context = NULL; /* that the memory is of: kernels of another one cannot address it */
-		if (!g.lib || !known(&g, p, &type, &ordinal, &context, t))
+		if (!g.lib || known(&g, p, &type, &ordinal, &context, t) <= 0)
 			continue;
 		t->device = type == DEVICE;
 		t->host = t->only_host = type == HOST;
@@ -117,9 +122,19 @@ again:
 		seen = now;
 		goto again;
 	}
+	if (stream && t->lost)
+		return lanefs_stage_lost(t);
 	if (stream)
 		return lanefs_fail(EINVAL, "the memory is ordinary memory, which no GPU knows, and has no place on a stream: give none, or pin the memory");
 	return 0;
+}
+
+int lanefs_stage_lost(const struct target *t)
+{
+	struct gpu g = {0};
+	for (int i = 0; i < LIBRARIES && !g.lib; i++)
+		g = (struct gpu){.hip = i > 0, .lib = loaded[i]};
+	return lanefs_gpu_bad(&g, g.hip ? "DrvPointerGetAttributes" : "PointerGetAttributes", t->lost);
 }
 
 int lanefs_stage_sync(int hip, void *stream)
@@ -180,7 +195,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 	if (!t->gpu) { /* only a program with a GPU's library can have given back a GPU's memory */
 		for (int i = 0; i < LIBRARIES; i++)
 			if (loaded[i])
-				return there(b) ? 0 : lanefs_fail(EFAULT, "the memory is neither a GPU's nor the program's: was it freed?");
+				return there(b) ? 0 : t->lost ? lanefs_stage_lost(t) : lanefs_fail(EFAULT, "the memory is neither a GPU's nor the program's: was it freed?");
 		return 0;
 	}
 	at = *t;

@@ -24,7 +24,7 @@ enum { GLOBAL, THREAD_LOCAL, RELAXED };
 static int (*current)(void *), (*get_current)(void **), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *),
 	(*begin)(void *, int), (*end)(void *, uint64_t *), (*set)(void *, unsigned char, size_t, void *), (*make)(void **, unsigned, int), (*exchange)(int *), (*wait_value)(void *, uint64_t *, uint64_t, unsigned),
 	(*sync_context)(void);
-static void (*fail)(const char *, int), (*hold)(void *, uint64_t);
+static void (*fail)(const char *, int), (*keep)(int);
 static void *context;
 
 static void load(void)
@@ -49,7 +49,7 @@ static void load(void)
 	*(void **)&wait_value = dlsym(lib, "cuStreamWaitValue64_v2");
 	*(void **)&sync_context = dlsym(lib, "cuCtxSynchronize");
 	*(void **)&fail = dlsym(lib, "fake_cuda_fail");
-	*(void **)&hold = dlsym(lib, "fake_cuda_hold");
+	*(void **)&keep = dlsym(lib, "fake_cuda_keep");
 	WANT(init(0) == 0 && retain(&context, 0) == 0 && current(context) == 0);
 }
 
@@ -259,7 +259,20 @@ static void lost(lanefs_stage *st, uint32_t f)
 	fail(strcmp(copies, "batch") == 0 ? "cuMemcpyBatchAsync_v2" : "cuMemcpyAsync", 1);
 	FAILS(EIO, lanefs_read_into(st, f, m, 0, 100000, s));
 	WANT(strstr(lanefs_error(), ": error 1, ") && !strstr(lanefs_error(), "lost"));
-	WANT(sync_stream(s) == 0 && destroy(s) == 0 && mem_free(m) == 0);
+	/* One that does not say any more whose the memory is. */
+	fail("cuPointerGetAttributes", 719);
+	FAILS(EIO, lanefs_read_into(st, f, m, 0, 1000, s));
+	WANT(strstr(lanefs_error(), "lost"));
+	fail("cuPointerGetAttributes", 719);
+	WANT(lanefs_read_into(st, f, plain, 12, sizeof plain, NULL) == sizeof plain && right(plain, 12, sizeof plain));
+	WANT(sync_stream(s) == 0 && destroy(s) == 0);
+	keep(1); /* as a GPU's memory, which the CPU does not reach */
+	WANT(mem_free(m) == 0);
+	keep(0);
+	fail("cuPointerGetAttributes", 719);
+	FAILS(EIO, lanefs_read_into(st, f, m, 0, 1000, NULL));
+	WANT(strstr(lanefs_error(), "lost"));
+	FAILS(EFAULT, lanefs_read_into(st, f, m, 0, 1000, NULL));
 }
 
 int main(int argc, char **argv)

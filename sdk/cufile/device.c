@@ -107,7 +107,7 @@ int memory_at(const void *p, size_t n, int write, struct target *t)
 		return other.gpu == t->gpu ? 0 : -CU_FILE_CUDA_POINTER_RANGE_ERROR;
 	}
 	/* Ordinary memory, or none: a GPU's that was freed is neither known nor there. */
-	return lanefs_there(p, n, write) ? 0 : -CU_FILE_CUDA_POINTER_INVALID;
+	return lanefs_there(p, n, write) ? 0 : t->lost ? -CU_FILE_CUDA_DRIVER_ERROR : -CU_FILE_CUDA_POINTER_INVALID;
 }
 
 void *stream_new(struct gpu *g)

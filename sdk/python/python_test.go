@@ -121,6 +121,26 @@ func TestStream(t *testing.T) {
 	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_stream.py")))
 }
 
+// TestConditions: the conditions of a program's that lab/gpu/run has on a GPU, as far as two devices of the stand-in can have them.
+func TestConditions(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	dir := t.TempDir()
+	_, err := cuda.Build("cc", dir)
+	require.NoError(t, err)
+	m := sharetest.New(t, 128*mib, 64*mib)
+	cmd := command(t, m, "../../lab/gpu/conditions.py", m.Dir)
+	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0,1",
+		"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Logf("%s", out)
+	for _, name := range []string{"captured", "captured_elsewhere", "own_context", "forked", "threads", "killed", "devices"} {
+		require.Contains(t, string(out), "right "+name+",")
+	}
+}
+
 // TestWheel: pip makes a wheel of a checkout without a network, with the C library in it, and installs it in a fresh environment, where it works.
 func TestWheel(t *testing.T) {
 	with := ""
