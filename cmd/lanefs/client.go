@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -109,10 +110,11 @@ func (c *daemonConn) close() { c.conn.Close() }
 type lateError struct {
 	dir     string
 	timeout time.Duration
+	why     string // standing's; empty: it is at work
 }
 
 func (e *lateError) Error() string {
-	return fmt.Sprintf("the daemon of %q has not finished after %v; it is still at work", e.dir, e.timeout)
+	return fmt.Sprintf("the daemon of %q has not finished after %v%s", e.dir, e.timeout, cmp.Or(e.why, "; it is still at work"))
 }
 
 func (e *lateError) Unwrap() error { return os.ErrDeadlineExceeded }
@@ -131,7 +133,7 @@ func query(m *mountinfo.Info, req request, timeout time.Duration, tell func(prog
 	for {
 		out, err := c.receive(req, time.Now().Add(timeout))
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, &lateError{m.Mountpoint, timeout}
+			return nil, &lateError{m.Mountpoint, timeout, standingOf(m)}
 		}
 		if err != nil || out.last() {
 			return out, err

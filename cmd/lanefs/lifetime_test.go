@@ -282,7 +282,7 @@ func TestUmountLazy(t *testing.T) {
 	fsck(t, img)
 }
 
-// TestStopped: a daemon that is stopped is waited for as long as was said, and named.
+// TestStopped: a daemon that is stopped is waited for as long as was said, and named, with what has it go on.
 func TestStopped(t *testing.T) {
 	p := newPlace(t)
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
@@ -290,8 +290,14 @@ func TestStopped(t *testing.T) {
 	r, err := p.stat(mnt)
 	require.NoError(t, err)
 	p.stop(r.PID)
-	require.Contains(t, p.fails("umount", "--timeout", "200ms", mnt), "it waits for its daemon, which does not answer")
+	remedy := "that process is stopped: kill -CONT " + itoa(r.PID) + " has it go on"
+	require.Contains(t, p.fails("umount", "--timeout", "200ms", mnt), "it waits for its daemon, which does not answer; "+remedy)
+	require.Contains(t, p.fails("mount", "--timeout", "200ms", img, p.mkdir("other")), remedy)
+	require.NoError(t, fs.Detach(mnt))
+	require.Contains(t, p.fails("mount", "--timeout", "200ms", img, mnt), "is ending; "+remedy) // whose mount is gone
 	require.NoError(t, syscall.Kill(r.PID, unix.SIGCONT))
+	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+	p.ok("mount", img, mnt)
 	p.ok("umount", mnt)
 }
 

@@ -87,7 +87,7 @@ func ending(m *mountinfo.Info) string {
 	}
 	switch r, err := query(m, request{Op: "state"}, stateTimeout, nil); {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Sprintf("the daemon of %q, which does not answer", m.Mountpoint)
+		return fmt.Sprintf("the daemon of %q, which does not answer%s", m.Mountpoint, standingOf(m))
 	case err == nil && r.Leaving:
 		return fmt.Sprintf("the unmount of %q, which is under way", m.Mountpoint)
 	}
@@ -118,9 +118,9 @@ func (cfg *mountConfig) blockedBy() (what string, by, second *served) {
 			}
 			second = s
 		case ours:
-			return fmt.Sprintf("process %d, which has %q open and is mounting it at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), s, nil
+			return fmt.Sprintf("process %d, which has %q open and is mounting it at %q, or has served it there and is ending%s", s.PID, s.Device, s.Dir, standing(s.PID)), s, nil
 		case len(all) == 0:
-			return fmt.Sprintf("process %d, which is mounting %q at %q, or has served it there and is ending", s.PID, s.Device, s.Dir), s, nil
+			return fmt.Sprintf("process %d, which is mounting %q at %q, or has served it there and is ending%s", s.PID, s.Device, s.Dir, standing(s.PID)), s, nil
 		}
 	}
 	return "", nil, second

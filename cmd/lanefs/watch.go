@@ -33,7 +33,7 @@ type watcher struct {
 func watch(m *mountinfo.Info, timeout time.Duration, out io.Writer) *watcher {
 	now := time.Now()
 	w := &watcher{m: m, out: out, began: now, timeout: timeout, deadline: now.Add(timeout), ended: make(chan struct{}), over: make(chan struct{}),
-		what: "its daemon, which does not answer", bar: progressBar{out: out}}
+		what: waitsForDaemon, bar: progressBar{out: out}}
 	go w.run()
 	return w
 }
@@ -72,6 +72,9 @@ func (w *watcher) reportMounts(others []*mountinfo.Info) {
 	}
 }
 
+// waitsForDaemon is what is waited for before the daemon has said anything.
+const waitsForDaemon = "its daemon, which does not answer"
+
 func (w *watcher) set(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,10 +96,13 @@ func (w *watcher) waitsFor() string {
 	w.mu.Lock()
 	what := w.what
 	w.mu.Unlock()
-	if what != waitsForMount {
-		return what
+	switch what {
+	case waitsForMount:
+		return remainingUsers(w.m)
+	case waitsForDaemon:
+		return what + standingOf(w.m)
 	}
-	return remainingUsers(w.m)
+	return what
 }
 
 // unmount takes the mount away.
@@ -146,7 +152,7 @@ func (w *watcher) countWritten(ended chan struct{}) {
 
 // roundTrip sends a request and waits for the last reply. It calls then once, after the first.
 func (w *watcher) roundTrip(t *daemonConn, req request, then func() error) error {
-	w.set("its daemon, which does not answer")
+	w.set(waitsForDaemon)
 	if err := t.send(req); err != nil {
 		return err
 	}
@@ -172,5 +178,9 @@ func (w *watcher) roundTrip(t *daemonConn, req request, then func() error) error
 }
 
 func (w *watcher) late() error {
-	return fmt.Errorf("%q: the unmount has not ended after %v: it waits for %s. The daemon goes on with it", w.m.Mountpoint, w.timeout, w.waitsFor())
+	goesOn := ". The daemon goes on with it"
+	if standingOf(w.m) != "" {
+		goesOn = ""
+	}
+	return fmt.Errorf("%q: the unmount has not ended after %v: it waits for %s%s", w.m.Mountpoint, w.timeout, w.waitsFor(), goesOn)
 }
