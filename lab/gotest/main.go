@@ -110,6 +110,9 @@ func run() error {
 		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", "1", "-timeout", timeout.String()}, j.flags, j.packages)
 		return test(command(args, []string{"CGO_ENABLED=" + j.cgo, "LANEFS_SEED=" + seed, withRings(j.rings), withoutSleep(os.Getenv("GORACE"))}), r, j.name)
 	}
+	stop := make(chan struct{})
+	defer close(stop)
+	go freeDying(os.Stdout, func() []string { return waiting(connections) }, dyingPatience, dyingLook, stop)
 	// Many tests wait more than they compute; with more at once their waits are no measure of anything.
 	if err := runJobs(jobs(parts, listed["FIRST"]), runtime.NumCPU()+2, start); err != nil {
 		return err
