@@ -26,10 +26,15 @@ type Want struct {
 	Notify func(generation uint64)
 	// Waker is signalled after Notify, without a lock held: once for all ranges that a change touches.
 	Waker Waker
+	// Gone is closed when nobody wants the range any more. nil: never.
+	Gone <-chan struct{}
 }
 
+// ErrGivenUp says that a caller did not wait any longer for others, since nobody wants what it was to get.
+var ErrGivenUp = fmt.Errorf("nobody waits for it any more: %w", syscall.ESHUTDOWN)
+
 // Map returns a hold on a range. If no current range contains it, it is read. Errors: EINVAL for a range that cannot be, ENOMEM if held
-// ranges leave no room, ESHUTDOWN after Close, those of Admit and Load.
+// ranges leave no room, ESHUTDOWN after Close, those of Admit and Load, ErrGivenUp if another caller reads the range and Gone is closed meanwhile.
 func (p *Pool) Map(w Want) (*Hold, error) {
 	if w.Off < 0 || w.N <= 0 || w.N > math.MaxInt64/2 || w.Off > math.MaxInt64/2 {
 		return nil, fmt.Errorf("%d bytes at %d: %w", w.N, w.Off, syscall.EINVAL)
@@ -42,7 +47,12 @@ func (p *Pool) Map(w Want) (*Hold, error) {
 		if load {
 			p.load(h.r, w)
 		} else {
-			<-h.r.ready
+			select {
+			case <-h.r.ready:
+			case <-w.Gone:
+				h.Release()
+				return nil, ErrGivenUp
+			}
 		}
 		if h.r.err != nil {
 			err := h.r.err

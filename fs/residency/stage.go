@@ -3,6 +3,7 @@ package residency
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -27,11 +28,41 @@ const stageParts = 8
 // stage is the parts. Its zero value has none.
 type stage struct {
 	mu     sync.Mutex
-	free   sync.Cond // a part was given back, or the next may be made; its lock is mu
-	idle   []*Part   // protected by mu
-	made   int       // protected by mu: those that exist, idle or not
-	lost   []*Part   // protected by mu: those of made that a copy may still use
-	making bool      // protected by mu: a caller makes one, without mu
+	waits  []chan struct{} // protected by mu: of callers that wait until a part was given back or the next may be made, the first first
+	idle   []*Part         // protected by mu
+	made   int             // protected by mu: those that exist, idle or not
+	lost   []*Part         // protected by mu: those of made that a copy may still use
+	making bool            // protected by mu: a caller makes one, without mu
+}
+
+// waitLocked waits, without mu, for signalLocked. If gone is closed before that it returns ErrGivenUp, and the signal is another's.
+func (s *stage) waitLocked(gone <-chan struct{}) error {
+	c := make(chan struct{})
+	s.waits = append(s.waits, c)
+	s.mu.Unlock()
+	var err error
+	select {
+	case <-c:
+	case <-gone:
+		err = ErrGivenUp
+	}
+	s.mu.Lock()
+	if err != nil {
+		if at := slices.Index(s.waits, c); at >= 0 {
+			s.waits = slices.Delete(s.waits, at, at+1)
+		} else {
+			s.signalLocked()
+		}
+	}
+	return err
+}
+
+// signalLocked wakes who has waited longest.
+func (s *stage) signalLocked() {
+	if len(s.waits) > 0 {
+		close(s.waits[0])
+		s.waits = slices.Delete(s.waits, 0, 1)
+	}
 }
 
 // Part is a part of the stage: PartSize bytes of host memory, of one caller until Give.
@@ -45,32 +76,36 @@ type Part struct {
 func (m *Memory) Staged() bool { return m.pool != nil }
 
 // Part takes a part of the stage of m's pool. It waits for one that is not in use, or for one to be made: their users wait for the device and the
-// copy engine only. Who makes one holds up nobody who gives one back or finds one, for that takes long: the runtime allocates, and the IOMMU maps.
-func (m *Memory) Part() (*Part, error) {
+// copy engine only. Who makes one holds up nobody who gives one back or finds one, for that takes long: the runtime allocates, and the IOMMU maps. Once gone
+// is closed a caller that waits gets ErrGivenUp; nil never is.
+func (m *Memory) Part(gone <-chan struct{}) (*Part, error) {
 	s := &m.pool.stage
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.free.L = &s.mu
 	for len(s.idle) == 0 {
 		if len(s.lost) == stageParts {
 			return nil, errors.New("all of the stage is lost to copies that did not end")
 		}
 		if s.made == stageParts || s.making {
-			s.free.Wait()
+			if err := s.waitLocked(gone); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		q, err := s.makeLocked(m.pool)
 		if err == nil {
 			s.made++
-			s.free.Signal() // the next one
+			s.signalLocked() // the next one
 			return q, nil
 		}
 		if s.made == len(s.lost) { // nobody will give one back
-			s.free.Signal() // who hears it likewise
+			s.signalLocked() // who hears it likewise
 			return nil, err
 		}
 		if len(s.idle) == 0 {
-			s.free.Wait()
+			if err := s.waitLocked(gone); err != nil {
+				return nil, err
+			}
 		}
 	}
 	q := s.idle[len(s.idle)-1]
@@ -109,11 +144,13 @@ func (q *Part) Give() {
 	defer s.mu.Unlock()
 	if q.lost {
 		s.lost = append(s.lost, q)
-		s.free.Broadcast()
+		for len(s.waits) > 0 {
+			s.signalLocked()
+		}
 		return
 	}
 	s.idle = append(s.idle, q)
-	s.free.Signal()
+	s.signalLocked()
 }
 
 // To copies n bytes at from of the part to m at at.

@@ -14,7 +14,7 @@ import (
 // commit writes memory to a file, durably.
 func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
 	var m *residency.Memory
-	switch h := c.handles[q.Handle].(type) {
+	switch h := c.name(q.Handle).(type) {
 	case *mapping:
 		m = h.hold.Memory()
 	case *memory:
@@ -34,7 +34,8 @@ func (c *conn) commit(q *wire.Commit, rights []gate.Right) result {
 	if !f.Writable {
 		return fail(fmt.Errorf("the file is not open for writing, or only for appending: %w", unix.EACCES))
 	}
-	done, err := store(ends{&c.s.ending}, f, m, int64(q.FileOff), int64(q.MemOff), int64(q.Len))
+	done, err := store(c.ends(), f, m, int64(q.FileOff), int64(q.MemOff), int64(q.Len))
+	c.unname() // what is to be synchronized is the file's
 	if err == nil {
 		err = f.Sync()
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,24 +17,61 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// conn is the connection of one client. Only the goroutine that serves it uses its fields.
+// conn is the connection of one client. The goroutine that serves it does its requests one by one. That the client goes while one is under way the watch sees:
+// then letGo ends, beside that goroutine, what the request does not use.
 type conn struct {
 	*gate.Conn
-	s       *Server
-	pool    *residency.Pool // of the GPU that the client chose
-	board   *wire.Shared    // nil before the Hello
-	event   *wire.Event     // the board has changed; nil before the Hello
-	handles map[uint32]handle
-	costs   map[uint32]Usage // what each handle is charged
-	rings   map[*ring]bool
-	gone    atomic.Bool // the client is: what its rings have taken ends early
-	moved   moved       // of its rings
-	count   struct{ files, memories, rings int }
-	next    uint32 // where the search for a free handle begins
+	s      *Server
+	pool   *residency.Pool // of the GPU that the client chose
+	board  *wire.Shared    // nil before the Hello; set and closed with mu
+	event  *wire.Event     // the board has changed; like board
+	tenant *tenant         // what places its rings have
+	watch  *wire.Watch
+	moved  moved          // of its rings
+	next   uint32         // where the search for a free handle begins
+	gone   atomic.Bool    // the client has gone: what it waits for, and what its rings have taken, ends early
+	left   chan struct{}  // closed with that
+	ending sync.WaitGroup // handles that are being closed by letGo; more with mu held only, until closed is set
+
+	// mu protects the fields below. ring.mu is taken under it. Nothing is waited for with it.
+	mu      sync.Mutex
+	handles map[uint32]owned
+	rings   map[*ring]bool // until they are closed, also those that are no handles any more
+	count   [kinds]int
+	named   uint32 // the handle that the request under way uses; 0: none
+	closed  bool
 }
 
-// handle is what a client names by number: a *mapping, *memory, *file or *ring.
-type handle interface{ close(c *conn) }
+// handle is what a client names by number: a *mapping, *memory, *file or *ring. close may wait for the device.
+type handle interface {
+	kind() kind
+	close(c *conn)
+}
+
+type kind int
+
+const (
+	mappingKind kind = iota
+	memoryKind
+	fileKind
+	ringKind
+	kinds
+)
+
+// owned is a handle and what is charged for it.
+type owned struct {
+	handle
+	cost Usage
+}
+
+func newConn(s *Server, g *gate.Conn) *conn {
+	c := &conn{Conn: g, s: s, pool: s.c.Pools[0], left: make(chan struct{}), handles: map[uint32]owned{}, rings: map[*ring]bool{}}
+	c.watch = wire.NewWatch(g.UnixConn, unix.POLLRDHUP, c.letGo)
+	return c
+}
+
+// ends says that the client's transfers are to end early.
+func (c *conn) ends() ends { return ends{&c.s.ending, &c.gone, c.left} }
 
 // serve carries out requests until the client disconnects.
 func (c *conn) serve() {
@@ -47,7 +85,10 @@ func (c *conn) serve() {
 			}
 			return
 		}
+		c.watch.Begin()
 		r := c.handle(h, body, rights)
+		c.watch.End()
+		c.unname()
 		gate.CloseAll(rights)
 		if r.err != nil {
 			status, text := wire.Failure(r.err, fs.Errno(r.err))
@@ -145,7 +186,9 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 		board.Close()
 		return fail(err)
 	}
+	c.mu.Lock()
 	c.board, c.event = board, event
+	c.mu.Unlock()
 	p := c.pool
 	f := p.Runtime().Facts()
 	reply := &wire.HelloReply{Version: wire.Version, Runtime: runtimes[p.Runtime().Name()], Kind: uint32(p.Kind()),
@@ -156,40 +199,77 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 	return result{reply: reply, rights: []int{board.FD, theirs}, owned: []int{theirs}}
 }
 
-// cleanUp closes everything that the connection has: what requests of rings still use when they have ended, all else at once.
+// letGo ends all that nothing uses: neither the request under way nor those of rings, for which a device that does not answer may make the wait long. What
+// they use ends when they have. It is called when the client has gone, and does not wait.
+func (c *conn) letGo() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	if !c.gone.Swap(true) {
+		close(c.left)
+	}
+	c.markUnknownLocked()
+	for number, o := range c.handles {
+		if r, ok := o.handle.(*ring); ok {
+			r.stop()
+			c.takeLocked(number)
+			c.ending.Go(func() {
+				c.end(o)
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.endUnusedLocked() // what its requests have used
+			})
+		}
+	}
+	c.endUnusedLocked()
+}
+
+// endUnusedLocked ends what no request uses. A file that was deleted waits for the device: memory does not wait for that.
+func (c *conn) endUnusedLocked() {
+	var memory, files []owned
+	for number, o := range c.handles {
+		switch {
+		case o.kind() == ringKind || number == c.named || !c.forgetLocked(number):
+		case o.kind() == fileKind:
+			files = append(files, c.takeLocked(number))
+		default:
+			memory = append(memory, c.takeLocked(number))
+		}
+	}
+	for _, all := range [][]owned{memory, files} {
+		if len(all) > 0 {
+			c.ending.Go(func() {
+				for _, o := range all {
+					c.end(o)
+				}
+			})
+		}
+	}
+}
+
+// cleanUp closes everything that the connection has. No request is under way.
 func (c *conn) cleanUp() {
 	c.UnixConn.Close()
-	c.gone.Store(true)
-	c.markUnknown()
-	for r := range c.rings {
-		r.stop()
-	}
-	for n, h := range c.handles { // what no request has, for a device that does not answer makes the next wait long
-		if _, ok := h.(*ring); !ok && c.forget(n) {
-			c.drop(n, h)
-		}
-	}
-	for n, h := range c.handles { // rings first: they use the others
-		if r, ok := h.(*ring); ok {
-			c.drop(n, r)
-		}
-	}
-	for n, h := range c.handles {
-		c.drop(n, h)
-	}
+	c.letGo()
+	c.ending.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
 	if c.board != nil {
 		c.board.Close()
 		c.event.Close()
 	}
 }
 
-// markUnknown stores on the board that the mappings are no longer tracked. The client may live longer than the connection.
-func (c *conn) markUnknown() {
+// markUnknownLocked stores on the board that the mappings are no longer tracked. The client may live longer than the connection.
+func (c *conn) markUnknownLocked() {
 	if c.board == nil {
 		return
 	}
-	for number, h := range c.handles {
-		if m, ok := h.(*mapping); ok && m.hold.Shared() {
+	for number, o := range c.handles {
+		if m, ok := o.handle.(*mapping); ok && m.hold.Shared() {
 			c.word(number).Store(wire.Unknown)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // The parts of parallel transfers are filled and emptied at the same time.
 
 // read carries out transfers as f.Read does. All have a *residency.Memory.
-func read(f *fs.External, ts []ext4.Transfer) {
+func read(end ends, f *fs.External, ts []ext4.Transfer) {
 	direct := ts
 	for i := range ts {
 		if ts[i].Mem.(*residency.Memory).Staged() {
@@ -33,7 +33,7 @@ func read(f *fs.External, ts []ext4.Transfer) {
 			f.Read(ts[i : i+1])
 		}
 	}
-	readStaged(f, ts)
+	readStaged(end, f, ts)
 }
 
 // staged is a piece of a transfer, and where it lies in the stage.
@@ -72,18 +72,18 @@ func place(ts []ext4.Transfer, of, done int) (all []staged, _, _ int) {
 	return all, of, done
 }
 
-func readStaged(f *fs.External, ts []ext4.Transfer) {
+func readStaged(end ends, f *fs.External, ts []ext4.Transfer) {
 	for of, done := 0, 0; of < len(ts); {
 		var pieces []staged
 		if pieces, of, done = place(ts, of, done); len(pieces) > 0 {
-			readPart(f, ts, pieces)
+			readPart(end, f, ts, pieces)
 		}
 	}
 }
 
 // readPart reads pieces. One behind the end of its file's bytes, or behind an error of its transfer, is left out.
-func readPart(f *fs.External, ts []ext4.Transfer, pieces []staged) {
-	part, err := ts[pieces[0].of].Mem.(*residency.Memory).Part()
+func readPart(end ends, f *fs.External, ts []ext4.Transfer, pieces []staged) {
+	part, err := ts[pieces[0].of].Mem.(*residency.Memory).Part(end.left)
 	if err == nil {
 		defer part.Give()
 	}
@@ -115,11 +115,11 @@ func readPart(f *fs.External, ts []ext4.Transfer, pieces []staged) {
 }
 
 // write writes n bytes of m from at to the file at off, and returns how many: fewer only with an error.
-func write(f *fs.External, off int64, m *residency.Memory, at, n int) (done int, err error) {
+func write(end ends, f *fs.External, off int64, m *residency.Memory, at, n int) (done int, err error) {
 	if !m.Staged() {
 		return writeOne(f, off, m, at, n)
 	}
-	part, err := m.Part()
+	part, err := m.Part(end.left)
 	if err != nil {
 		return 0, err
 	}

@@ -14,7 +14,10 @@ import (
 
 // device chooses the pool of the connection. Handles name memory of one GPU, so there are none yet.
 func (c *conn) device(q *wire.Device, _ []gate.Right) result {
-	if len(c.handles) > 0 {
+	c.mu.Lock()
+	has := len(c.handles)
+	c.mu.Unlock()
+	if has > 0 {
 		return fail(fmt.Errorf("the connection has memory or rings already; a GPU is chosen before: %w", unix.EBUSY))
 	}
 	pools := c.s.c.Pools

@@ -2,6 +2,8 @@ package share
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -11,8 +13,10 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-// freeNumber returns a number without a handle. 0 is never used.
+// freeNumber returns a number without a handle. 0 is never used. Only a request takes one, and there is one at a time.
 func (c *conn) freeNumber() (uint32, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if len(c.handles) == wire.Slots-1 {
 		return 0, fmt.Errorf("the connection has %d handles: release some: %w", len(c.handles), unix.EMFILE)
 	}
@@ -27,25 +31,66 @@ func (c *conn) freeNumber() (uint32, error) {
 // add gives h the number. cost is charged until the handle is dropped.
 func (c *conn) add(number uint32, h handle, cost *charge) {
 	cost.kept = true
-	c.handles[number], c.costs[number] = h, cost.cost
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r, ok := h.(*ring); ok {
+		for number, o := range c.handles {
+			r.addHandle(number, o.handle)
+		}
+		c.rings[r] = true
+	}
+	c.handles[number] = owned{h, cost.cost}
+	c.count[h.kind()]++
 	for r := range c.rings {
 		r.addHandle(number, h)
 	}
 }
 
-// drop closes a handle and gives back what it is charged.
-func (c *conn) drop(number uint32, h handle) {
-	delete(c.handles, number)
-	for r := range c.rings {
-		r.removeHandle(number)
-	}
-	h.close(c)
-	c.s.ledger.give(c.UID, c.costs[number])
-	delete(c.costs, number)
+// has returns how many handles of a kind there are.
+func (c *conn) has(k kind) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count[k]
 }
 
-// forget reports whether no request of a ring uses a handle; if so, none will.
-func (c *conn) forget(number uint32) bool {
+// name returns a handle that the request under way uses from now on, until it ends or unname is called. A request names one at most.
+func (c *conn) name(number uint32) handle {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, ok := c.handles[number]
+	if !ok {
+		return nil
+	}
+	c.named = number
+	return o.handle
+}
+
+// unname says that the request does not use it any more.
+func (c *conn) unname() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.named = 0
+	if c.gone.Load() {
+		c.endUnusedLocked()
+	}
+}
+
+// takeLocked takes a handle out: it has no number any more.
+func (c *conn) takeLocked(number uint32) owned {
+	o := c.handles[number]
+	delete(c.handles, number)
+	c.count[o.kind()]--
+	return o
+}
+
+// end closes a handle that was taken out, and gives back what it is charged.
+func (c *conn) end(o owned) {
+	o.close(c)
+	c.s.ledger.give(c.UID, o.cost)
+}
+
+// forgetLocked reports whether no request of a ring uses a handle; if so, none will.
+func (c *conn) forgetLocked(number uint32) bool {
 	for r := range c.rings {
 		if !r.forget(number) {
 			return false
@@ -75,11 +120,17 @@ func (g *charge) end() {
 }
 
 func (c *conn) release(q *wire.Release, _ []gate.Right) result {
-	h, ok := c.handles[q.Handle]
-	if !ok {
+	c.mu.Lock()
+	if _, ok := c.handles[q.Handle]; !ok {
+		c.mu.Unlock()
 		return fail(fmt.Errorf("handle %d does not exist: %w", q.Handle, unix.EBADF))
 	}
-	c.drop(q.Handle, h)
+	o, rings := c.takeLocked(q.Handle), slices.Collect(maps.Keys(c.rings))
+	c.mu.Unlock()
+	for _, r := range rings {
+		r.removeHandle(q.Handle)
+	}
+	c.end(o)
 	c.word(q.Handle).Store(0)
 	return result{}
 }
@@ -88,6 +139,8 @@ func (c *conn) release(q *wire.Release, _ []gate.Right) result {
 type mapping struct {
 	hold *residency.Hold
 }
+
+func (m *mapping) kind() kind { return mappingKind }
 
 func (m *mapping) close(c *conn) {
 	c.s.ledger.unhold(c.UID, m.hold.Memory())
@@ -100,18 +153,18 @@ type memory struct {
 	stage bool // ordinary memory, on a mount whose runtime has another kind
 }
 
-func (m *memory) close(c *conn) {
-	c.count.memories--
+func (m *memory) kind() kind { return memoryKind }
+
+func (m *memory) close(*conn) {
 	_ = m.mem.Close() // nothing can be done about an error: the memory is lost
 }
 
 // file is a file that is open for rings.
 type file struct{ ext *fs.External }
 
-func (f *file) close(c *conn) {
-	c.count.files--
-	f.ext.Close()
-}
+func (f *file) kind() kind { return fileKind }
+
+func (f *file) close(*conn) { f.ext.Close() }
 
 // fileOf returns the file of the descriptor that came with a request, and its path.
 func (c *conn) fileOf(rights []gate.Right) (f *fs.External, name string, err error) {
@@ -124,7 +177,7 @@ func (c *conn) fileOf(rights []gate.Right) (f *fs.External, name string, err err
 }
 
 func (c *conn) open(_ *wire.Open, rights []gate.Right) result {
-	if c.count.files >= maxFiles {
+	if c.has(fileKind) >= maxFiles {
 		return fail(fmt.Errorf("the connection has %d files: %w", maxFiles, unix.EMFILE))
 	}
 	cost, err := c.charge(Usage{Handles: 1})
@@ -141,7 +194,6 @@ func (c *conn) open(_ *wire.Open, rights []gate.Right) result {
 		f.Close()
 		return fail(err)
 	}
-	c.count.files++
 	c.add(n, &file{f}, cost)
 	reply := &wire.OpenReply{Handle: n, Size: uint64(f.Size())}
 	if f.Readable {

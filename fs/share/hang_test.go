@@ -2,6 +2,7 @@ package share_test
 
 import (
 	"bytes"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,4 +117,41 @@ func TestReleaseWaits(t *testing.T) {
 		}
 	})
 	require.EqualValues(t, -int64(unix.EBADF), done[0].Result)
+}
+
+// TestGreedy: a client with all the rings that it may have, none of whose requests the device answers, has a quarter of the workers beyond each ring's first; another
+// client's requests, one of which the device does not answer either, go on.
+func TestGreedy(t *testing.T) {
+	const rings, most, small = 8, 512 / 4, 4096
+	m := sharetest.New(t, 64*mib, 32*mib)
+	data := noise(2, 4*mib)
+	f := m.Write("file", data)
+	var reads atomic.Int64
+	held, release := m.Hold(func(q *blockdev.Request) bool {
+		return q.Op == blockdev.OpRead && q.Length() != small && reads.Add(1) > 0
+	})
+	greedy := connect(t, f)
+	for range rings {
+		g := newStageOf(t, greedy, f, 4*mib, 128)
+		for range 128 {
+			g.ring.Start(g.read(0, 4*mib))
+		}
+	}
+	<-held
+	require.Eventually(t, func() bool { return reads.Load() >= most }, patience, time.Millisecond)
+	g := newStage(t, connect(t, f), f, 4*mib)
+	hung := g.read(0, 4*mib)
+	g.ring.Start(hung)
+	within(t, "another client's requests", func() {
+		var all []*lanefs.Request
+		for i := range int64(64) {
+			all = append(all, g.read(i*8192, small))
+		}
+		if err := g.ring.Do(all...); err != nil {
+			t.Error(err)
+		}
+	})
+	require.LessOrEqual(t, reads.Load(), int64(most+2*rings+1), "its places, each ring's first worker and leader, and the other client's")
+	release()
+	require.NoError(t, hung.Wait())
 }

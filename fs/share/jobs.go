@@ -116,14 +116,22 @@ func (r *ring) nameLocked(j *job, number uint32) handle {
 	return u.h
 }
 
-// worker carries out batches until the ring ends, or another ring wants its place; of the ring's first, for which wanted is nil, none does.
-func (r *ring) worker(wanted <-chan struct{}) {
+// worker carries out batches until the ring ends, or another ring wants its place; the ring's first has none.
+func (r *ring) worker(first bool) {
 	var t scratch
+	var wanted wants
+	if !first {
+		wanted = r.tenant.wants()
+	}
 	w := newWaiter()
 	for {
-		b, ok, moved := r.queue.take(w, &r.places.threads, wanted)
-		if moved {
+		b, ok, moved := r.queue.take(w, &r.tenant.p.threads, wanted)
+		switch {
+		case moved:
 			r.started.Add(-1)
+			r.tenant.lost()
+		case !ok && !first:
+			r.tenant.give()
 		}
 		if ok {
 			r.carryOut(b.jobs, &t)
@@ -191,7 +199,7 @@ func (r *ring) carryOut(b []job, t *scratch) {
 	}
 	for i := range b {
 		if j := &b[i]; j.err == nil && j.Op == wire.OpRead && j.file != nil {
-			t.read(b[i:], results[i:])
+			t.read(r.ending, b[i:], results[i:])
 		}
 	}
 }
@@ -246,8 +254,8 @@ func (t *scratch) ended(results []int64) {
 }
 
 // read carries out all reads of the first job's file in one call.
-func (t *scratch) read(b []job, results []int64) {
-	read(t.gather(b), t.transfers)
+func (t *scratch) read(end ends, b []job, results []int64) {
+	read(end, t.gather(b), t.transfers)
 	t.ended(results)
 }
 

@@ -16,7 +16,7 @@ import (
 func TestBrokenRing(t *testing.T) {
 	const submitted, reaped = 0, 192 // offsets of the client's counters
 	for _, at := range []int{submitted, reaped} {
-		r, bell := loneRing(t, nil)
+		r, bell := loneRing(t, never())
 		for range 2 {
 			r.done.Go(r.run)
 		}

@@ -106,17 +106,14 @@ var processors = runtime.GOMAXPROCS(0)
 
 // begin begins a worker, if there may be more, for a batch unless that is nil.
 func (r *ring) begin(b *batch) bool {
-	var wanted chan struct{}
-	if r.started.Load() > 0 { // each ring has one
-		if !r.places.take() {
-			return false
-		}
-		wanted = r.places.wanted
+	first := r.started.Load() == 0 // each ring has one
+	if !first && !r.tenant.take() {
+		return false
 	}
 	if b != nil {
 		r.queue.add(*b) // before the worker looks
 	}
-	r.workers.Go(func() { r.worker(wanted) })
+	r.workers.Go(func() { r.worker(first) })
 	r.started.Add(1)
 	return true
 }

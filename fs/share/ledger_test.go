@@ -183,13 +183,13 @@ func TestLedgerLog(t *testing.T) {
 
 // TestNumbers: each number names one handle at a time, all but 0 do, and who has all gets no more.
 func TestNumbers(t *testing.T) {
-	c := &conn{handles: map[uint32]handle{}}
+	c := &conn{handles: map[uint32]owned{}}
 	for range wire.Slots - 1 {
 		n, err := c.freeNumber()
 		require.NoError(t, err)
 		_, taken := c.handles[n]
 		require.True(t, 0 < n && n < wire.Slots && !taken, n)
-		c.handles[n] = nil
+		c.handles[n] = owned{}
 	}
 	_, err := c.freeNumber()
 	require.ErrorIs(t, err, unix.EMFILE)
@@ -198,6 +198,6 @@ func TestNumbers(t *testing.T) {
 		got, err := c.freeNumber()
 		require.NoError(t, err)
 		require.Equal(t, n, got)
-		c.handles[n] = nil
+		c.handles[n] = owned{}
 	}
 }

@@ -69,7 +69,7 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	defer cost.end()
 	held := &reservation{c: c}
 	defer held.end()
-	read := func(m *residency.Memory) error { return load(ends{&c.s.ending}, f, m, off, n) }
+	read := func(m *residency.Memory) error { return load(c.ends(), f, m, off, n) }
 	var hold *residency.Hold
 	memOff, generation := int64(0), uint64(0)
 	if private {
@@ -154,6 +154,7 @@ func (r *reservation) end() {
 // share returns a hold whose generation is kept up to date on the board.
 func (c *conn) share(f *fs.External, number uint32, w residency.Want) (*residency.Hold, error) {
 	w.Key = c.pool.Key(f.Ino(), f.Generation(), c.UID)
+	w.Gone = c.left
 	w.Notify, w.Waker = func(generation uint64) { c.raise(number, generation) }, c.event
 	hold, err := c.pool.Map(w)
 	if err != nil {

@@ -34,7 +34,7 @@ func (c *conn) pin(q *wire.Pin, rights []gate.Right) result {
 		return result{reply: &wire.PinReply{}}
 	}
 	size := f.Size()
-	hold, err := p.Map(residency.Want{Key: key, Name: name, N: size, ToEnd: true, Load: func(m *residency.Memory) error { return load(ends{&c.s.ending}, f, m, 0, size) }})
+	hold, err := p.Map(residency.Want{Key: key, Name: name, N: size, ToEnd: true, Load: func(m *residency.Memory) error { return load(c.ends(), f, m, 0, size) }, Gone: c.left})
 	if err != nil {
 		return fail(err)
 	}

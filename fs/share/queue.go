@@ -94,7 +94,7 @@ func (q *queue) pass(b batch) {
 
 // take waits for a batch. It returns false if there is none and no more will come, or the worker's place has become another ring's: moved. Even then
 // there may be a last one. threads counts the workers of all rings that wait as threads.
-func (q *queue) take(w *waiter, threads *atomic.Int32, wanted <-chan struct{}) (b batch, ok, moved bool) {
+func (q *queue) take(w *waiter, threads *atomic.Int32, wanted wants) (b batch, ok, moved bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
@@ -117,7 +117,11 @@ func (q *queue) take(w *waiter, threads *atomic.Int32, wanted <-chan struct{}) (
 		q.mu.Unlock()
 		select {
 		case <-w.goroutine:
-		case <-wanted:
+		case <-wanted[0]:
+			moved = true
+		case <-wanted[1]:
+			moved = true
+		case <-wanted[2]:
 			moved = true
 		}
 		q.mu.Lock()

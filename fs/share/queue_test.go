@@ -15,16 +15,16 @@ import (
 func TestQueue(t *testing.T) {
 	defer func(was int) { processors = was }(processors)
 	for _, processors = range []int{threadsLeast - 1, threadsLeast} {
-		q, p := newQueue(), newPlaces(0)
+		q, p := newQueue(), newPlaces(0, 0)
 		const workers, batches = 6, 20000
 		var times [batches]atomic.Int32
 		var all sync.WaitGroup
 		var left atomic.Int32
 		wanted := make(chan struct{})
 		for k := range workers {
-			mine := wanted
-			if k == 0 {
-				mine = nil
+			var mine wants
+			if k > 0 {
+				mine[k%len(mine)] = wanted
 			}
 			all.Go(func() {
 				w := newWaiter()
@@ -81,14 +81,14 @@ func TestQueue(t *testing.T) {
 
 // TestQueueOrder: what came first is taken first, also by the worker that was woken for what came last.
 func TestQueueOrder(t *testing.T) {
-	q, p := newQueue(), newPlaces(0)
+	q, p := newQueue(), newPlaces(0, 0)
 	for k := range uint64(5) {
 		q.add(batch{bytes: k})
 	}
 	require.False(t, q.offer(batch{bytes: 9}), "nobody waits")
 	w := newWaiter()
 	for k := range uint64(5) {
-		b, ok, moved := q.take(w, &p.threads, nil)
+		b, ok, moved := q.take(w, &p.threads, wants{})
 		require.True(t, ok)
 		require.False(t, moved)
 		require.Equal(t, k, b.bytes)
@@ -103,15 +103,15 @@ func TestQueueOrder(t *testing.T) {
 		t.Fatal("nobody has taken it")
 	case <-time.After(10 * time.Millisecond):
 	}
-	b, _, _ := q.take(w, &p.threads, nil)
+	b, _, _ := q.take(w, &p.threads, wants{})
 	require.EqualValues(t, 5, b.bytes)
 	<-passed
 	q.add(batch{bytes: 6})
 	q.end()
-	b, ok, _ := q.take(w, &p.threads, nil)
+	b, ok, _ := q.take(w, &p.threads, wants{})
 	require.True(t, ok, "what is there at the end is carried out")
 	require.EqualValues(t, 6, b.bytes)
-	_, ok, _ = q.take(w, &p.threads, nil)
+	_, ok, _ = q.take(w, &p.threads, wants{})
 	require.False(t, ok)
 }
 
@@ -120,14 +120,14 @@ func TestQueueThreads(t *testing.T) {
 	defer func(was int) { processors = was }(processors)
 	for _, c := range []struct{ processors, threads int }{{2, 0}, {threadsLeast - 1, 0}, {threadsLeast, threadsLeast / 2}, {20, 10}} {
 		processors = c.processors
-		q, p := newQueue(), newPlaces(0)
+		q, p := newQueue(), newPlaces(0, 0)
 		q.asThread = time.Hour
 		var all sync.WaitGroup
 		for range 12 {
 			all.Go(func() {
 				w := newWaiter()
 				for ok := true; ok; {
-					_, ok, _ = q.take(w, &p.threads, nil)
+					_, ok, _ = q.take(w, &p.threads, wants{})
 				}
 			})
 		}
@@ -159,12 +159,12 @@ func TestQueueThreads(t *testing.T) {
 func TestQueueThreadsRest(t *testing.T) {
 	defer func(was int) { processors = was }(processors)
 	processors = threadsLeast
-	q, p := newQueue(), newPlaces(0)
+	q, p := newQueue(), newPlaces(0, 0)
 	q.asThread = time.Millisecond
 	wanted, ended := make(chan struct{}), make(chan bool)
 	go func() {
 		w := newWaiter()
-		_, ok, moved := q.take(w, &p.threads, wanted)
+		_, ok, moved := q.take(w, &p.threads, wants{wanted})
 		ended <- !ok && moved
 	}()
 	wanted <- struct{}{}
@@ -177,7 +177,7 @@ func TestQueueThreadsRest(t *testing.T) {
 // TestBegunWorker: a worker that is begun for a batch has it, however soon it looks.
 func TestBegunWorker(t *testing.T) {
 	for range 300 {
-		r := newRing(newPlaces(0), nil, [2]*moved{{}, {}})
+		r := newRing(newPlaces(0, 0).tenant(1), never(), [2]*moved{{}, {}})
 		theirs, err := r.make(8)
 		require.NoError(t, err)
 		wire.CloseAll(theirs)

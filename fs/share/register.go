@@ -12,7 +12,7 @@ import (
 
 // register imports memory of the program, for transfers of rings.
 func (c *conn) register(q *wire.Register, rights []gate.Right) result {
-	if c.count.memories >= maxMemories {
+	if c.has(memoryKind) >= maxMemories {
 		return fail(fmt.Errorf("the connection has registered %d memories: %w", maxMemories, unix.EMFILE))
 	}
 	if q.Size == 0 || q.Size%4096 != 0 || q.Size > 1<<46 || q.FDOff > 1<<46 {
@@ -43,7 +43,6 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 		_ = m.Close()
 		return fail(err)
 	}
-	c.count.memories++
 	c.add(n, &memory{m, kind == gpu.ExportMemFD && kind != c.pool.Kind()}, cost)
 	return result{reply: &wire.RegisterReply{Handle: n}}
 }

@@ -33,12 +33,13 @@ const (
 	maxWorkers   = 64
 	// maxAllWorkers is the limit of workers of all rings together, beyond one each. A worker that waits in the kernel occupies a thread,
 	// and Go's limit is 10,000 threads.
-	maxAllWorkers = 512
-	ringSpin      = 50 * time.Microsecond // how long the leader polls for submissions before it sleeps
-	ringPatient   = 200 * time.Microsecond
-	patientLeast  = 8                     // processors: of fewer, one that polls is missed elsewhere
-	smallBytes    = 64 << 10              // a batch of fewer bytes is small: it takes about as long as the one before it
-	quick         = 20 * time.Microsecond // less than the time to wake the thread of another goroutine
+	maxAllWorkers    = 512
+	maxClientWorkers = maxAllWorkers / 4     // of one client
+	ringSpin         = 50 * time.Microsecond // how long the leader polls for submissions before it sleeps
+	ringPatient      = 200 * time.Microsecond
+	patientLeast     = 8                     // processors: of fewer, one that polls is missed elsewhere
+	smallBytes       = 64 << 10              // a batch of fewer bytes is small: it takes about as long as the one before it
+	quick            = 20 * time.Microsecond // less than the time to wake the thread of another goroutine
 )
 
 // ring is a pair of rings of one client. It is a handle.
@@ -69,7 +70,7 @@ type ring struct {
 	queue   *queue
 	spare   chan []job // memory of batches that have ended
 	workers sync.WaitGroup
-	places  *places   // Server.places
+	tenant  *tenant   // the client, as who has places
 	ending  ends      // Server.ending, conn.gone
 	moved   [2]*moved // Server.moved, conn.moved
 }
@@ -82,7 +83,7 @@ type use struct {
 }
 
 func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
-	if c.count.rings >= maxRings {
+	if c.has(ringKind) >= maxRings {
 		return fail(fmt.Errorf("the connection has %d rings: %w", maxRings, unix.EMFILE))
 	}
 	if q.Entries == 0 || q.Entries > wire.MaxEntries || q.Entries&(q.Entries-1) != 0 {
@@ -97,19 +98,14 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if err != nil {
 		return fail(err)
 	}
-	r := newRing(c.s.places, ends{&c.s.ending, &c.gone}, [2]*moved{&c.s.moved, &c.moved})
+	r := newRing(c.tenant, c.ends(), [2]*moved{&c.s.moved, &c.moved})
 	theirs, err := r.make(q.Entries)
 	if err != nil {
 		wire.CloseAll(theirs)
 		r.free()
 		return fail(err)
 	}
-	c.count.rings++
-	for number, h := range c.handles {
-		r.addHandle(number, h)
-	}
 	c.add(n, r, cost)
-	c.rings[r] = true
 	for range 2 {
 		r.done.Go(r.run)
 	}
@@ -118,8 +114,8 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 }
 
 // newRing is a ring without memory, signals and goroutines.
-func newRing(p *places, ending ends, m [2]*moved) *ring {
-	r := &ring{uses: map[uint32]*use{}, queue: newQueue(), spare: make(chan []job, maxWorkers), places: p, ending: ending, moved: m}
+func newRing(t *tenant, ending ends, m [2]*moved) *ring {
+	r := &ring{uses: map[uint32]*use{}, queue: newQueue(), spare: make(chan []job, maxWorkers), tenant: t, ending: ending, moved: m}
 	r.ended.L = &r.mu
 	r.watch = newWatch(r.leadTaken)
 	return r
@@ -157,15 +153,21 @@ func (r *ring) free() {
 	}
 }
 
+func (r *ring) kind() kind { return ringKind }
+
+// close returns when all requests that were taken have ended. Workers with nothing to do end before that, and give their places back: whoever leads later passes
+// nothing to workers any more.
 func (r *ring) close(c *conn) {
 	r.stop()
-	r.done.Wait()
+	r.lead.Lock()
 	r.queue.end()
+	r.lead.Unlock()
+	r.done.Wait()
 	r.workers.Wait()
-	r.places.give(int(max(r.started.Load()-1, 0)))
 	r.free()
-	c.count.rings--
+	c.mu.Lock()
 	delete(c.rings, r)
+	c.mu.Unlock()
 }
 
 // stop ends the ring: no more submissions are taken. Those that were taken are carried out.

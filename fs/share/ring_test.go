@@ -11,10 +11,13 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
+// never is of transfers that nothing ends early.
+func never() ends { return ends{mount: new(atomic.Bool), client: new(atomic.Bool)} }
+
 // loneRing is a ring whose goroutines have not begun, and its client's doorbell. The test ends the ring.
 func loneRing(t *testing.T, ending ends) (r *ring, bell int) {
 	t.Helper()
-	r = newRing(newPlaces(8), ending, [2]*moved{{}, {}})
+	r = newRing(newPlaces(8, 8).tenant(1), ending, [2]*moved{{}, {}})
 	theirs, err := r.make(8)
 	require.NoError(t, err)
 	t.Cleanup(func() { wire.CloseAll(theirs) })
@@ -28,7 +31,7 @@ func TestBrokenRingEndsWhatItTook(t *testing.T) {
 		"impossible counters": func(r *ring) { r.rings.Word32(0).Store(1000) },
 		"the end":             func(r *ring) { r.stop() },
 	} {
-		r, _ := loneRing(t, nil)
+		r, _ := loneRing(t, never())
 		r.lead.Lock()
 		r.waiting = batch{jobs: []job{{err: unix.EBADF}, {err: unix.EBADF}}}
 		r.inFlight.Store(2)
@@ -46,7 +49,7 @@ func TestBrokenRingEndsWhatItTook(t *testing.T) {
 // TestCalledMeanwhile: a client that signals while one goroutine is about to give up the lead has woken the other, which could not have it. What was submitted
 // is taken all the same.
 func TestCalledMeanwhile(t *testing.T) {
-	r, bell := loneRing(t, nil)
+	r, bell := loneRing(t, never())
 	r.lead.Lock() // the one that leads; it has looked at the ring for the last time
 	r.done.Go(r.run)
 	called := func() bool { return r.called.Load() }
@@ -72,10 +75,16 @@ func TestCalledMeanwhile(t *testing.T) {
 
 // TestEndingBatch: of a client that has gone, and at the mount's end, nothing is begun any more.
 func TestEndingBatch(t *testing.T) {
-	var end, other atomic.Bool
-	r, _ := loneRing(t, ends{&other, &end})
+	for _, end := range []func(ends){func(e ends) { e.mount.Store(true) }, func(e ends) { e.client.Store(true) }} {
+		endingBatch(t, end)
+	}
+}
+
+func endingBatch(t *testing.T, end func(ends)) {
+	t.Helper()
+	r, _ := loneRing(t, never())
 	defer r.free()
-	end.Store(true)
+	end(r.ending)
 	s := &scratch{}
 	r.carryOut([]job{{Submission: wire.Submission{Op: wire.OpSync}}, {Submission: wire.Submission{Op: wire.OpRead, Len: 1}},
 		{Submission: wire.Submission{Op: wire.OpWrite, Len: 1}}, {err: unix.EBADF}}, s) // of no file: who begins one fails
@@ -85,7 +94,7 @@ func TestEndingBatch(t *testing.T) {
 
 // TestTake: no more is taken than there is room for completions, also of what is in flight; and a ring without room has nothing to do.
 func TestTake(t *testing.T) {
-	r, _ := loneRing(t, nil)
+	r, _ := loneRing(t, never())
 	defer r.free()
 	const most = 16 // completions of a ring of 8
 	require.False(t, r.pending())
@@ -119,7 +128,7 @@ func TestTake(t *testing.T) {
 // TestLooksOnceMore: what came before the ring's word said that the daemon sleeps nobody signals. So the leader looks, and then a worker has what it would have carried out.
 func TestLooksOnceMore(t *testing.T) {
 	for _, more := range []int32{0, 1} {
-		r, _ := loneRing(t, nil)
+		r, _ := loneRing(t, never())
 		client, err := wire.NewRings(r.rings.Shared, 8)
 		require.NoError(t, err)
 		_, err = client.Submit(make([]wire.Submission, more))
@@ -140,12 +149,12 @@ func TestLooksOnceMore(t *testing.T) {
 // TestMostWorkers: a ring has so many workers, and no more.
 func TestMostWorkers(t *testing.T) {
 	for _, had := range []int32{maxWorkers - 1, maxWorkers} {
-		r, _ := loneRing(t, nil)
+		r, _ := loneRing(t, never())
 		r.started.Store(had)
 		r.inFlight.Store(1)
 		r.waiting = batch{jobs: []job{{err: unix.EBADF}}}
 		if had == maxWorkers {
-			r.workers.Go(func() { r.worker(nil) }) // the one that comes back
+			r.workers.Go(func() { r.worker(true) }) // the one that comes back
 		}
 		r.dispatchWaiting()
 		require.EqualValues(t, maxWorkers, r.started.Load())
@@ -158,7 +167,7 @@ func TestMostWorkers(t *testing.T) {
 
 // TestForget: a handle that a request names stays until that has ended; one that is forgotten or removed no request can name, also not the next one after such a request.
 func TestForget(t *testing.T) {
-	r, _ := loneRing(t, nil)
+	r, _ := loneRing(t, never())
 	defer r.free()
 	for n, remove := range map[uint32]func(number uint32) bool{7: r.forget, 8: func(number uint32) bool { r.removeHandle(number); return true }} {
 		r.addHandle(n, &file{})
@@ -175,16 +184,38 @@ func TestForget(t *testing.T) {
 
 // TestRingCloses: a ring that is closed gives its workers' places back, and the connection has it no more.
 func TestRingCloses(t *testing.T) {
-	r, _ := loneRing(t, nil)
+	r, _ := loneRing(t, never())
 	c := &conn{rings: map[*ring]bool{r: true}}
-	c.count.rings = 1
 	r.done.Go(r.run)
 	for range 3 {
 		require.True(t, r.begin(nil))
 	}
-	require.Len(t, r.places.taken, 2)
+	require.Equal(t, 2, taken(r.tenant))
 	r.close(c)
-	require.Empty(t, r.places.taken)
+	require.Zero(t, taken(r.tenant))
 	require.Empty(t, c.rings)
-	require.Zero(t, c.count.rings)
+}
+
+// TestRingClosesWhileOneHangs: workers with nothing to do end, and give their places back, while the request of another one does not end.
+func TestRingClosesWhileOneHangs(t *testing.T) {
+	r, _ := loneRing(t, never())
+	c := &conn{rings: map[*ring]bool{r: true}}
+	for range 3 {
+		require.True(t, r.begin(nil))
+	}
+	r.mu.Lock() // which a completion takes
+	require.True(t, busy(r))
+	require.Equal(t, 3, taken(r.tenant))
+	closed := make(chan struct{})
+	go func() { defer close(closed); r.close(c) }()
+	require.Eventually(t, func() bool { return taken(r.tenant) <= 1 }, time.Minute, time.Millisecond)
+	select {
+	case <-closed:
+		require.FailNow(t, "its request has not ended")
+	default:
+	}
+	r.mu.Unlock()
+	<-closed
+	require.Zero(t, taken(r.tenant))
+	require.Empty(t, c.rings)
 }

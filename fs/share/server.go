@@ -82,7 +82,7 @@ func Serve(c Config) (*Server, error) {
 		os.Remove(c.Socket)
 		return nil, fmt.Errorf("share: %w", err)
 	}
-	s := &Server{c: c, gate: g, ledger: newLedger(limits), places: newPlaces(maxAllWorkers), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
+	s := &Server{c: c, gate: g, ledger: newLedger(limits), places: newPlaces(maxAllWorkers, maxClientWorkers), conns: map[*conn]bool{}, refusing: make(chan struct{}, maxRefusing)}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -97,7 +97,7 @@ func (s *Server) accept() {
 			s.c.Log.Warn("share: no clients are served", "error", err)
 			continue
 		}
-		c := &conn{s: s, pool: s.c.Pools[0], Conn: g, handles: map[uint32]handle{}, costs: map[uint32]Usage{}, rings: map[*ring]bool{}}
+		c := newConn(s, g)
 		if err := s.admit(c); err != nil {
 			select {
 			case s.refusing <- struct{}{}:
@@ -111,7 +111,9 @@ func (s *Server) accept() {
 			continue
 		}
 		s.wg.Go(func() {
+			c.tenant = s.places.tenant(c.UID)
 			c.serve()
+			c.tenant.leave()
 			s.mu.Lock()
 			delete(s.conns, c)
 			s.mu.Unlock()

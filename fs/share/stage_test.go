@@ -29,6 +29,12 @@ type stage struct {
 
 func newStage(t *testing.T, s *lanefs.Session, f *os.File, size int) *stage {
 	t.Helper()
+	return newStageOf(t, s, f, size, 64)
+}
+
+// newStageOf is newStage with a ring of so many entries.
+func newStageOf(t *testing.T, s *lanefs.Session, f *os.File, size, entries int) *stage {
+	t.Helper()
 	g := &stage{}
 	var err error
 	g.fd, err = unix.MemfdCreate("stage", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -41,7 +47,7 @@ func newStage(t *testing.T, s *lanefs.Session, f *os.File, size int) *stage {
 	require.NoError(t, err)
 	g.file, err = s.Open(f)
 	require.NoError(t, err)
-	g.ring, err = s.NewRing(64)
+	g.ring, err = s.NewRing(entries)
 	require.NoError(t, err)
 	return g
 }

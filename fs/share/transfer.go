@@ -26,17 +26,13 @@ func loaders() int { return min(max(2*runtime.NumCPU(), 4), 32) }
 // errEnding ends long transfers when the mount ends, and those of rings when their client does.
 var errEnding = fmt.Errorf("the mount or the connection is about to end: %w", unix.ESHUTDOWN)
 
-// ends says that transfers are to end early. Any of the words does.
-type ends []*atomic.Bool
-
-func (e ends) now() bool {
-	for _, w := range e {
-		if w.Load() {
-			return true
-		}
-	}
-	return false
+// ends says that transfers are to end early: the mount ends, or the client has gone.
+type ends struct {
+	mount, client *atomic.Bool
+	left          <-chan struct{} // closed when client becomes true
 }
+
+func (e ends) now() bool { return e.mount.Load() || e.client.Load() }
 
 // load reads n bytes of f at off to the start of m. It returns errEnding if end comes meanwhile.
 func load(end ends, f *fs.External, m *residency.Memory, off, n int64) error {
@@ -57,7 +53,7 @@ func store(end ends, f *fs.External, m *residency.Memory, off, at, n int64) (don
 		if end.now() {
 			return done, errEnding
 		}
-		w, err := write(f, off+done, m, int(at+done), int(min(n-done, piece)))
+		w, err := write(end, f, off+done, m, int(at+done), int(min(n-done, piece)))
 		done += int64(w)
 		if err != nil {
 			return done, err
@@ -94,7 +90,7 @@ func fetch(end ends, f *fs.External, m *residency.Memory, off, at, n int64, arri
 					return
 				}
 				t := []ext4.Transfer{{Off: off + from, N: int(min(each, n-from)), Mem: m, At: int(at + from)}}
-				read(f, t)
+				read(end, f, t)
 				if t[0].Err != nil || t[0].Done < t[0].N {
 					stop(from+int64(t[0].Done), t[0].Err)
 					return

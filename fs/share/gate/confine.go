@@ -71,7 +71,7 @@ func calls() seccomp.Filter {
 		unix.SYS_BRK, unix.SYS_RSEQ, // threads of a libc, in a build with cgo
 		// Sockets.
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_ACCEPT4, unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_SHUTDOWN,
-		unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME,
+		unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_PPOLL,
 		// Queries about descriptors.
 		unix.SYS_STATX, unix.SYS_READLINKAT, unix.SYS_FSTAT,
 	} {

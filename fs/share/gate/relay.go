@@ -19,6 +19,9 @@ import (
 //  3. The message is sent to the daemon, behind a head that describes the descriptors. Memory is passed on, and closed here.
 //  4. Foreign descriptors are closed, in parallel to 5. The client's next request is not read before that.
 //  5. Before the daemon's reply goes to the client, the files of the mount are closed here, so that they do not keep the mount busy.  down
+//
+// Nobody receives from a client that waits, so a watch looks whether it has gone. Then the daemon is told by the end of its connection. A client that only
+// sends no more still gets its reply.
 
 const (
 	maxPassed    = 253 // descriptors in one message: SCM_MAX_FD
@@ -32,6 +35,7 @@ type relay struct {
 	client, daemon *wire.Conn
 	answered       chan struct{} // a reply was sent to the client
 	gone           chan struct{} // closed when down has ended
+	left           chan struct{} // closed when the client has gone while a request was under way
 
 	mu  sync.Mutex
 	own []int // files of the mount that came with the present request. Protected by mu
@@ -51,7 +55,7 @@ func (p *process) serve(uid uint32, client *wire.Conn) {
 		p.disconnect(uid, client.UnixConn)
 		return
 	}
-	r := &relay{p: p, uid: uid, client: client, daemon: daemon, answered: make(chan struct{}, 1), gone: make(chan struct{})}
+	r := &relay{p: p, uid: uid, client: client, daemon: daemon, answered: make(chan struct{}, 1), gone: make(chan struct{}), left: make(chan struct{})}
 	go r.down()
 	r.up()
 	_ = daemon.CloseWrite() // the daemon sees the end, replies to the present request, and closes
@@ -65,6 +69,10 @@ func (p *process) serve(uid uint32, client *wire.Conn) {
 func (r *relay) up() {
 	// One byte more than a message, so that the daemon sees that a message is too long.
 	buf, oob := make([]byte, wire.MaxMessage+1), make([]byte, unix.CmsgSpace(4*maxPassed))
+	watch := wire.NewWatch(r.client.UnixConn, 0, sync.OnceFunc(func() {
+		close(r.left)
+		_ = r.daemon.CloseWrite() // here, for a flush may wait for the device, too
+	}))
 	for first := true; ; first = false {
 		if why := r.p.refusal(r.uid); why != nil { // before descriptors are received that would have to be closed
 			if first {
@@ -78,17 +86,24 @@ func (r *relay) up() {
 			r.p.close(r.uid, rights)
 			return
 		}
+		watch.Begin()
 		described, pass, foreign := r.sort(rights)
 		// A flush waits for the mount to write the client's bytes. Only the client waits for it.
 		flush(described, r.files())
 		err = r.daemon.Send(append(encodeHead(described), buf[:n]...), pass...)
 		wire.CloseAll(pass)
-		if !r.p.close(r.uid, foreign) || err != nil {
-			return
+		ok := r.p.close(r.uid, foreign) && err == nil
+		if ok {
+			select {
+			case <-r.answered:
+			case <-r.gone:
+				ok = false
+			case <-r.left:
+				ok = false
+			}
 		}
-		select {
-		case <-r.answered:
-		case <-r.gone:
+		watch.End()
+		if !ok {
 			return
 		}
 	}
