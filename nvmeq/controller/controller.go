@@ -81,6 +81,7 @@ type Controller struct {
 	flushErr      atomic.Pointer[error]    // what a Flush failed with; never cleared
 	failover      atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime
 	runtimeFailed atomic.Bool              // Runtime has failed
+	unmapHangs    atomic.Bool              // since that, an Unmap has not ended
 	dataOnGPU     atomic.Bool              // data memory exists that goes when Runtime fails
 
 	closing   chan struct{}
@@ -346,6 +347,7 @@ func (c *Controller) Close() error {
 		c.aq.broken = gone
 		errs = append(errs, c.aq.d.Close())
 		switch {
+		case c.unmapHangs.Load(): // memory of the spare may be mapped yet
 		case c.failover.Load() != nil:
 			errs = append(errs, c.Runtime().Close()) // Config.Runtime has failed: no call of it
 		case !c.runtimeFailed.Load():

@@ -63,7 +63,7 @@ func (c *Controller) AllocDMAOn(rt gpu.Runtime, kind gpu.MemKind, size, alignmen
 }
 
 // Close unmaps and frees; memory of a runtime that has failed, or that the transport cannot let go of, is only unmapped. The controller must
-// not use it any more.
+// not use it any more. What hangs since a runtime has failed is left behind, see unmap.
 func (d *DMA) Close() error {
 	if d == nil || d.Mem == nil {
 		return nil
@@ -72,8 +72,8 @@ func (d *DMA) Close() error {
 	if d.borrowed {
 		d.c.unlend(d)
 	}
-	err := d.c.t.Unmap(d.mapped)
-	if err == nil && !d.borrowed && !d.c.hasFailed(d.of) {
+	ended, err := d.c.unmap(d.mapped)
+	if ended && err == nil && !d.borrowed && !d.c.hasFailed(d.of) {
 		err = errors.Join(err, d.c.Quiesced(d.Mem.Close))
 	}
 	d.Mem = nil

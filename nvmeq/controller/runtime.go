@@ -6,6 +6,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // The failover: when the runtime that runs the lanes has failed (a kernel hangs, does not start, or the device is lost), and not
@@ -114,6 +115,38 @@ func (c *Controller) Quiesced(f func() error) error {
 		f = func() error { return q.Quiesced(inner) }
 	}
 	return f()
+}
+
+// Limits of what may hang once a runtime has failed: to unmap memory may be a call of its driver's, which no one answers. unmapLeft is for each when one has
+// not ended within unmapWait, so that a device with much memory is closed all the same.
+const (
+	unmapWait = 2 * time.Second
+	unmapLeft = 10 * time.Millisecond
+)
+
+// unmap is the transport's Unmap. Once a runtime has failed it is left behind when it hangs: ended is false then, the memory may be mapped yet and is not freed. The
+// first is logged.
+func (c *Controller) unmap(at nvme.IOVA) (ended bool, err error) {
+	if !c.runtimeFailed.Load() {
+		return true, c.t.Unmap(at)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.t.Unmap(at) }()
+	wait := unmapWait
+	if c.unmapHangs.Load() {
+		wait = unmapLeft
+	}
+	limit := time.NewTimer(wait)
+	defer limit.Stop()
+	select {
+	case err := <-done:
+		return true, err
+	case <-limit.C:
+	}
+	if !c.unmapHangs.Swap(true) {
+		c.log.Warn("a runtime has failed, and unmapping memory hangs: it is left mapped until the process ends", "device", c.t.Name(), "after", unmapWait)
+	}
+	return false, nil
 }
 
 // FailRuntime notes that Config.Runtime has failed.
