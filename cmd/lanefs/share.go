@@ -39,6 +39,7 @@ type gpuPool struct {
 	*residency.Pool
 	mover  *copyengine.Engine // nil where the controller has one, or the CPU copies
 	copier *copier            // to and from the pool's stage; nil where the controller is software, or the CPU copies
+	failed func() bool        // no call of the GPU's runtime returns for sure
 }
 
 // poolShare is the part of a device's memory that the pool takes at most unless told otherwise.
@@ -98,7 +99,8 @@ func (h *sharing) open(s *stack, rt gpu.Runtime, copies *copyengine.Engine, size
 		size = max(facts.Memory/poolShare, facts.Granularity)
 	}
 	p := &gpuPool{}
-	c := residency.Config{Runtime: rt, Mapper: s.dev, Size: size}
+	c := residency.Config{Runtime: rt, Mapper: s.dev, Size: size, Failed: s.runtimeFailed}
+	p.failed = s.runtimeFailed
 	if h.host != nil {
 		c.Host = h.host
 	}
@@ -124,6 +126,9 @@ func (p *gpuPool) close() error {
 	var errs []error
 	if p.Pool != nil {
 		errs = append(errs, p.Pool.Close())
+	}
+	if p.failed != nil && p.failed() {
+		return errors.Join(errs...) // streams end with the process
 	}
 	if p.copier != nil {
 		errs = append(errs, p.copier.streams.Close())

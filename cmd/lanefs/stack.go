@@ -196,13 +196,17 @@ func (s *stack) Close() error {
 
 // tellFailure tells all units of the runtime that has failed one: none frees memory of it, or closes it, which may not return.
 func (s *stack) tellFailure() {
-	all := s.all()
-	if !slices.ContainsFunc(all, func(u *unit) bool { return u.nvme != nil && u.nvme.RuntimeFailed() }) {
+	if !s.runtimeFailed() {
 		return
 	}
-	for _, u := range all {
+	for _, u := range s.all() {
 		if u.nvme != nil {
 			u.nvme.FailRuntime()
 		}
 	}
+}
+
+// runtimeFailed says that the lanes' runtime has failed, or one of several: which is not asked.
+func (s *stack) runtimeFailed() bool {
+	return slices.ContainsFunc(s.all(), func(u *unit) bool { return u.nvme != nil && u.nvme.RuntimeFailed() })
 }

@@ -38,13 +38,18 @@ type Memory struct {
 	pool  *Pool           // whose stage it needs; nil if it needs none
 	host  []byte          // nil if the CPU cannot address it
 	mover Mover
-	read  atomic.Int64
-	zero  atomic.Bool // it was all zero at first, so Zero has nothing to do
+	// failed is that of the pool whose runtime has the memory; nil if another has.
+	failed func() bool
+	read   atomic.Int64
+	zero   atomic.Bool // it was all zero at first, so Zero has nothing to do
 }
 
 // newMemory makes a Memory of g. With device, g is of the runtime whose memory the controller may not reach.
 func (p *Pool) newMemory(g gpu.Memory, device bool) (*Memory, error) {
 	m := &Memory{mem: g, host: g.Host(), mover: p.c.Mover}
+	if device {
+		m.failed = p.c.Failed
+	}
 	err := p.unreached
 	if err == nil || !device {
 		m.buf, err = p.c.Mapper.Attach(g)
@@ -189,6 +194,9 @@ func (m *Memory) close() error {
 		if err := s.Stuck(); err != nil {
 			return err // the device may use it yet
 		}
+	}
+	if m.failed != nil && m.failed() {
+		return nil // it ends with the process
 	}
 	return m.mem.Close()
 }

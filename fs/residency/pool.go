@@ -31,6 +31,8 @@ type Config struct {
 	// Prove reads from the device into memory of the pool, and fails where the bytes are not there. Nil: that Attach succeeds is enough. It
 	// is called by New, if there is a Copier.
 	Prove func(m *Memory) error
+	// Failed says that Runtime has failed: its memory is not freed any more, for the call may not return, and a kernel may use it yet. Nil: it never has.
+	Failed func() bool
 }
 
 // Pool is the device memory that LaneFS gives to programs.

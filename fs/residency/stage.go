@@ -133,7 +133,7 @@ func (p *Pool) makePart() (*Part, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stage for memory that the drive does not reach: %w", err), g.Close())
 	}
-	return &Part{Memory: &Memory{mem: g, buf: b, host: g.Host()}, p: p}, nil
+	return &Part{Memory: &Memory{mem: g, buf: b, host: g.Host(), failed: p.c.Failed}, p: p}, nil
 }
 
 // Give gives the part back. One of which a copy has failed after it was begun is not used again: the copy may still be under way, and the part's next
