@@ -117,6 +117,9 @@ func (f *External) WriteAll(ts []ext4.Transfer) (planned int) {
 		if t := &ts[i]; t.Err == nil && err != nil {
 			t.Done, t.Err = 0, err
 		}
+		if ts[i].Stop != nil && errors.Is(ts[i].Err, syscall.ESHUTDOWN) {
+			continue // its caller has stopped it, which is no failure of the file
+		}
 		if ts[i].Err != nil {
 			f.n.fail("write from device memory", ts[i].Err)
 		} else if ended(st) {

@@ -117,7 +117,7 @@ func readPart(end ends, f *fs.External, ts []ext4.Transfer, pieces []staged) {
 // write writes n bytes of m from at to the file at off, and returns how many: fewer only with an error.
 func write(end ends, f *fs.External, off int64, m *residency.Memory, at, n int) (done int, err error) {
 	if !m.Staged() {
-		return writeOne(f, off, m, at, n)
+		return writeOne(end, f, off, m, at, n)
 	}
 	part, err := m.Part(end.left)
 	if err != nil {
@@ -130,7 +130,7 @@ func write(end ends, f *fs.External, off int64, m *residency.Memory, at, n int) 
 		if err := part.From(m, at+done, start, k); err != nil {
 			return done, err
 		}
-		w, err := writeOne(f, off+int64(done), part, start, k)
+		w, err := writeOne(end, f, off+int64(done), part, start, k)
 		if done += w; err != nil {
 			return done, err
 		}
@@ -138,8 +138,8 @@ func write(end ends, f *fs.External, off int64, m *residency.Memory, at, n int) 
 	return done, nil
 }
 
-func writeOne(f *fs.External, off int64, m ext4.Target, at, n int) (int, error) {
-	t := [1]ext4.Transfer{{Off: off, N: n, Mem: m, At: at}}
+func writeOne(end ends, f *fs.External, off int64, m ext4.Target, at, n int) (int, error) {
+	t := [1]ext4.Transfer{{Off: off, N: n, Mem: m, At: at, Stop: end.stop}}
 	f.WriteAll(t[:])
 	return t[0].Done, t[0].Err
 }

@@ -1,6 +1,7 @@
 package share_test
 
 import (
+	"bytes"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -193,4 +194,44 @@ func TestHalfGone(t *testing.T) {
 	require.Zero(t, h.Status)
 	wire.CloseAll(rights)
 	settled(t, m, 0)
+}
+
+// TestGoneBeforeLock: what a client that has gone was about to write when another client's write had the file is not written any more.
+func TestGoneBeforeLock(t *testing.T) {
+	for name, write := range map[string]func(t *testing.T, c *ringClient, own wire.MapReply, file int){
+		"a commit": func(t *testing.T, c *ringClient, own wire.MapReply, file int) {
+			ask(t, c.Conn, wire.TCommit, &wire.Commit{Handle: own.Handle, Len: mib}, file)
+		},
+		"a commit of what is not whole blocks": func(t *testing.T, c *ringClient, own wire.MapReply, file int) {
+			ask(t, c.Conn, wire.TCommit, &wire.Commit{Handle: own.Handle, FileOff: 5, Len: mib}, file)
+		},
+		"a ring's write": func(t *testing.T, c *ringClient, own wire.MapReply, _ int) {
+			c.submit(t, wire.Submission{Op: wire.OpWrite, File: c.file.Handle, Memory: own.Handle, Len: mib})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := sharetest.New(t, 64*mib, 32*mib)
+			data := noise(2, 2*mib)
+			m.Write("file", data)
+			f := m.Open("file", 2)
+			first, itsOwn := rich(t, m)
+			client, own := rich(t, m)
+			held, release := m.HoldFirst(blockdev.OpWrite)
+			ask(t, first.Conn, wire.TCommit, &wire.Commit{Handle: itsOwn.Handle, FileOff: 4 * mib, Len: mib}, int(f.Fd())) // it allocates
+			held("the first client's")
+			write(t, client, own, int(f.Fd()))
+			time.Sleep(4 * wire.WatchEvery)
+			require.NoError(t, client.Close())
+			require.Eventually(t, func() bool { return m.Share.Usage()[0].Registered == mib }, patience, time.Millisecond, "its end is seen")
+			release()
+			h, _, _, err := first.Receive()
+			require.NoError(t, err)
+			require.Zero(t, h.Status)
+			settled(t, m, 1)
+			got := make([]byte, 2*mib)
+			_, err = f.ReadAt(got, 0)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(data, got), "it was written all the same")
+		})
+	}
 }

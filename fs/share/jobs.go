@@ -158,7 +158,7 @@ func (r *ring) carryOut(b []job, t *scratch) {
 	flush := func(upTo int) {
 		for ; written < upTo; written++ {
 			if j := &b[written]; j.err == nil && j.Op == wire.OpWrite && j.file != nil {
-				planned += t.write(b[written:upTo], results[written:upTo])
+				planned += t.write(r.stopWrite, b[written:upTo], results[written:upTo])
 			}
 		}
 	}
@@ -260,8 +260,12 @@ func (t *scratch) read(end ends, b []job, results []int64) {
 }
 
 // write carries out all writes of the first job's file in one call, and returns how many of them were planned.
-func (t *scratch) write(b []job, results []int64) (planned int) {
-	planned = t.gather(b).WriteAll(t.transfers)
+func (t *scratch) write(stop func() error, b []job, results []int64) (planned int) {
+	f := t.gather(b)
+	for i := range t.transfers {
+		t.transfers[i].Stop = stop
+	}
+	planned = f.WriteAll(t.transfers)
 	t.ended(results)
 	return planned
 }

@@ -67,12 +67,13 @@ type ring struct {
 	ended    sync.Cond       // signalled when a batch has ended; with mu
 	inFlight atomic.Int64    // submissions taken and not completed
 
-	queue   *queue
-	spare   chan []job // memory of batches that have ended
-	workers sync.WaitGroup
-	tenant  *tenant   // the client, as who has places
-	ending  ends      // Server.ending, conn.gone
-	moved   [2]*moved // Server.moved, conn.moved
+	queue     *queue
+	spare     chan []job // memory of batches that have ended
+	workers   sync.WaitGroup
+	tenant    *tenant      // the client, as who has places
+	ending    ends         // Server.ending, conn.gone
+	stopWrite func() error // ending.stop
+	moved     [2]*moved    // Server.moved, conn.moved
 }
 
 // use is a handle and how many requests in flight name it.
@@ -115,7 +116,7 @@ func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 
 // newRing is a ring without memory, signals and goroutines.
 func newRing(t *tenant, ending ends, m [2]*moved) *ring {
-	r := &ring{uses: map[uint32]*use{}, queue: newQueue(), spare: make(chan []job, maxWorkers), tenant: t, ending: ending, moved: m}
+	r := &ring{uses: map[uint32]*use{}, queue: newQueue(), spare: make(chan []job, maxWorkers), tenant: t, ending: ending, stopWrite: ending.stop, moved: m}
 	r.ended.L = &r.mu
 	r.watch = newWatch(r.leadTaken)
 	return r

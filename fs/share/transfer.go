@@ -34,6 +34,14 @@ type ends struct {
 
 func (e ends) now() bool { return e.mount.Load() || e.client.Load() }
 
+// stop is ext4's question for a write that has waited for its file.
+func (e ends) stop() error {
+	if e.now() {
+		return errEnding
+	}
+	return nil
+}
+
 // load reads n bytes of f at off to the start of m. It returns errEnding if end comes meanwhile.
 func load(end ends, f *fs.External, m *residency.Memory, off, n int64) error {
 	done, err := fetch(end, f, m, off, 0, n, m.Read)

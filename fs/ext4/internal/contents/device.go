@@ -42,6 +42,9 @@ type Transfer struct {
 	Mem Target
 	At  int // in Mem
 
+	// Stop is asked of what is to be written once the file's lock is held, before bytes move: an error ends the transfer. nil: nothing does.
+	Stop func() error
+
 	Done int // bytes read: fewer than N only at the end of the file, or with an error
 	Err  error
 
@@ -213,8 +216,8 @@ func putAll(m AllPutter, ts []Transfer) {
 }
 
 // WriteFrom writes n bytes of m from at to the file at off, and returns how many were written: fewer only with an error.
-// Whole blocks go straight from m.
-func WriteFrom(i *volume.Inode, off int64, m Target, at, n int) (int, error) {
+// Whole blocks go straight from m. stop is Transfer.Stop.
+func WriteFrom(i *volume.Inode, off int64, m Target, at, n int, stop func() error) (int, error) {
 	if off < 0 || n < 0 || at < 0 || off > i.FS.MaxSizeExtents()-int64(n) {
 		return 0, fmt.Errorf("%d bytes at %d: %w", n, off, volume.ErrTooBig)
 	}
@@ -222,23 +225,23 @@ func WriteFrom(i *volume.Inode, off int64, m Target, at, n int) (int, error) {
 	end := off + int64(n)
 	a, z := (off+bs-1)/bs*bs, end/bs*bs
 	if z <= a || (int64(at)+a-off)%dmaAlign != 0 {
-		return writeBounced(i, off, m, at, n)
+		return writeBounced(i, off, m, at, n, stop)
 	}
-	done, err := writeBounced(i, off, m, at, int(a-off))
+	done, err := writeBounced(i, off, m, at, int(a-off), stop)
 	if err != nil {
 		return done, err
 	}
 	for a < z { // in parts, so that readers and the journal get their turn
 		part := min(z-a, maxDirect)
 		s := m.Slice(at+int(a-off), int(part))
-		w, err := writeAt(i, &stage{off: a, end: a + part, buf: s.Buf, base: s.Off, bs: i.FS.BlockSize})
+		w, err := writeAt(i, &stage{off: a, end: a + part, buf: s.Buf, base: s.Off, bs: i.FS.BlockSize, stop: stop})
 		done += w
 		if err != nil {
 			return done, err
 		}
 		a += part
 	}
-	w, err := writeBounced(i, z, m, at+int(z-off), int(end-z))
+	w, err := writeBounced(i, z, m, at+int(z-off), int(end-z), stop)
 	return done + w, err
 }
 
@@ -248,14 +251,15 @@ const (
 )
 
 // writeBounced is WriteFrom for bytes that are not whole blocks, or not where DMA can take them from.
-func writeBounced(i *volume.Inode, off int64, m Target, at, n int) (done int, err error) {
+func writeBounced(i *volume.Inode, off int64, m Target, at, n int, stop func() error) (done int, err error) {
 	p := make([]byte, min(n, maxBounced))
 	for done < n {
 		b := p[:min(n-done, len(p))]
 		if err := m.Get(at+done, b); err != nil {
 			return done, err
 		}
-		w, err := Write(i, off+int64(done), b)
+		from := off + int64(done)
+		w, err := writeAt(i, &stage{off: from, end: from + int64(len(b)), p: b, bs: i.FS.BlockSize, stop: stop})
 		done += w
 		if err != nil {
 			return done, err

@@ -38,10 +38,19 @@ type stage struct {
 	placed      bool   // p is in buf already
 	base        int    // of the first block in buf
 	bs          int
-	cut         bool // p reaches over the largest size: off and end do not
-	keepTimes   bool // see Store
+	cut         bool         // p reaches over the largest size: off and end do not
+	keepTimes   bool         // see Store
+	stop        func() error // see Transfer
 	may         []volume.May
 	one         [1]volume.May // room for may
+}
+
+// stopped is why the stage is not to be written any more. The file's lock is held.
+func (s *stage) stopped() error {
+	if s.stop == nil {
+		return nil
+	}
+	return s.stop()
 }
 
 // limit keeps the stage below the size max. It reports false if nothing is left.
@@ -114,6 +123,9 @@ func writeAt(i *volume.Inode, s *stage) (n int, err error) {
 	l := s.first
 	err = i.FS.Change(s.may, func(o *volume.Op) error {
 		o.LockToWrite(i)
+		if err := s.stopped(); err != nil {
+			return err
+		}
 		return write(i, o, s, &l)
 	})
 	if err == nil && s.cut {
@@ -126,6 +138,10 @@ func writeAt(i *volume.Inode, s *stage) (n int, err error) {
 // that is not so.
 func overwriteShared(i *volume.Inode, s *stage) (bool, error) {
 	i.Mu.RLock()
+	if err := s.stopped(); err != nil {
+		i.Mu.RUnlock()
+		return false, err
+	}
 	ok := replaceable(i) && s.end <= int64(i.Disk.Size)
 	if ok {
 		var err error

@@ -23,7 +23,7 @@ func WriteAll(i *volume.Inode, ts []Transfer) (planned int) {
 	for k := range ts {
 		t := &ts[k]
 		if !t.planned {
-			t.Done, t.Err = WriteFrom(i, t.Off, t.Mem, t.At, t.N)
+			t.Done, t.Err = WriteFrom(i, t.Off, t.Mem, t.At, t.N, t.Stop)
 		}
 		t.planned = false
 	}
@@ -42,7 +42,8 @@ func overwriteAll(i *volume.Inode, ts []Transfer) (planned int) {
 	for k := range ts {
 		t := &ts[k]
 		t.first = len(p.reqs)
-		if t.planned = p.overwrite(t); t.planned {
+		stopped := t.Stop != nil && t.Stop() != nil // and asked again in its turn
+		if t.planned = !stopped && p.overwrite(t); t.planned {
 			planned++
 		} else {
 			p.reqs = p.reqs[:t.first]
