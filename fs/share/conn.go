@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +40,17 @@ type conn struct {
 	rings   map[*ring]bool // until they are closed, also those that are no handles any more
 	count   [kinds]int
 	named   uint32 // the handle that the request under way uses; 0: none
+	now     underWay
 	closed  bool
+}
+
+// underWay is the request that is being carried out. Its reply is sent before its end if the client has gone: the gate keeps the client's socket and file until then,
+// by which the mount is busy.
+type underWay struct {
+	wire.Header
+	is      bool
+	hasFile bool // it needs the gate to keep the file no more
+	replied bool
 }
 
 // handle is what a client names by number: a *mapping, *memory, *file or *ring. close may wait for the device.
@@ -85,14 +96,19 @@ func (c *conn) serve() {
 			}
 			return
 		}
+		c.begin(h, rights)
 		c.watch.Begin()
 		r := c.handle(h, body, rights)
 		c.watch.End()
-		c.unname()
+		replied := c.over()
 		gate.CloseAll(rights)
 		if r.err != nil {
 			status, text := wire.Failure(r.err, fs.Errno(r.err))
 			r.reply, r.status = text, status
+		}
+		if replied {
+			wire.CloseAll(r.owned)
+			return
 		}
 		c.SetWriteDeadline(time.Now().Add(replyTimeout))
 		err = c.Send(wire.Encode(wire.Header{Type: h.Type | wire.Reply, Tag: h.Tag, Status: r.status}, r.reply), r.rights...)
@@ -224,6 +240,46 @@ func (c *conn) letGo() {
 		}
 	}
 	c.endUnusedLocked()
+	c.replyEarlyLocked()
+}
+
+// begin, tookFile and over follow a request.
+func (c *conn) begin(h wire.Header, rights []gate.Right) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	needs := slices.ContainsFunc(rights, func(r gate.Right) bool { return r.Sort == gate.Own })
+	c.now = underWay{Header: h, is: true, hasFile: !needs}
+}
+
+func (c *conn) tookFile() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now.hasFile = true
+	if c.gone.Load() {
+		c.replyEarlyLocked()
+	}
+}
+
+// over says whether the reply was sent.
+func (c *conn) over() (replied bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now.is, c.named = false, 0
+	return c.now.replied
+}
+
+// replyEarlyLocked answers the request under way, of a client that has gone.
+func (c *conn) replyEarlyLocked() {
+	if !c.now.is || !c.now.hasFile || c.now.replied {
+		return
+	}
+	c.now.replied = true
+	h := c.now.Header
+	c.ending.Go(func() {
+		status, text := wire.Failure(errEnding, unix.ESHUTDOWN)
+		c.SetWriteDeadline(time.Now().Add(replyTimeout))
+		_ = c.Send(wire.Encode(wire.Header{Type: h.Type | wire.Reply, Tag: h.Tag, Status: status}, text)) // if it is not sent the gate has gone, too
+	})
 }
 
 // endUnusedLocked ends what no request uses. A file that was deleted waits for the device: memory does not wait for that.

@@ -25,8 +25,11 @@
 //
 // Possession of an open descriptor is the permission. No path is looked up.
 //
-// Who owns what. Each connection is served by one goroutine, which does one request at a time and owns the connection's handles. All
-// handles end with the connection. A ring has two goroutines that take submissions, one at a time, and workers that carry them out.
+// Who owns what. Each connection is served by one goroutine, which does one request at a time. All handles end with the connection; if the client goes while a
+// request is under way, those that it does not use end at once, beside it. A ring has two goroutines that take submissions, one at a time, and workers that carry
+// them out.
+//
+// Lock order: conn.mu, ring.mu; places.mu and ledger.mu are leaves. What may wait for the device is called with none of them.
 //
 // A slow client delays no writer. The new generation of a mapping is stored on the notice board before the call that changed the file
 // returns, and that store never waits. A client that does not read its replies is disconnected.

@@ -2,6 +2,9 @@ package share_test
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,6 +63,25 @@ func rich(t *testing.T, m *sharetest.Mount) (c *ringClient, own wire.MapReply) {
 	return c, own
 }
 
+// gateHas is what the gate has open of the mount at dir.
+func gateHas(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	list, err := filepath.Glob("/proc/self/task/*/children")
+	require.NoError(t, err)
+	for _, name := range list {
+		b, _ := os.ReadFile(name) // a thread may have ended
+		for _, pid := range strings.Fields(string(b)) {
+			fds, _ := filepath.Glob("/proc/" + pid + "/fd/*")
+			for _, fd := range fds {
+				if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, dir+"/") {
+					all = append(all, to)
+				}
+			}
+		}
+	}
+	return all
+}
+
 func TestGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		op   blockdev.Op
@@ -88,8 +110,7 @@ func TestGone(t *testing.T) {
 			func(*share.Usage) {}},
 		"a release, behind a request of a ring": {blockdev.OpRead,
 			func(t *testing.T, c *ringClient, _ wire.MapReply, _ int) {
-				c.submit(t, wire.Submission{Op: wire.OpRead, File: c.file.Handle, Memory: c.memory.Handle, Len: mib})
-				ask(t, c.Conn, wire.TRelease, &wire.Release{Handle: c.memory.Handle})
+				c.submit(t, wire.Submission{Op: wire.OpRead, File: c.file.Handle, Memory: c.memory.Handle, Len: mib}) // and then the release
 			},
 			func(u *share.Usage) { // its memory, its file and the ring
 				u.Handles, u.Registered, u.Rings, u.Descriptors, u.Shared = 2, mib, 1, u.Descriptors+4, u.Shared+int64(wire.RingsSize(8))
@@ -104,6 +125,12 @@ func TestGone(t *testing.T) {
 			c.ask(t, client, own, int(f.Fd()))
 			held("the request's")
 			time.Sleep(4 * wire.WatchEvery)
+			if strings.HasPrefix(name, "a release") {
+				ask(t, client.Conn, wire.TRelease, &wire.Release{Handle: client.memory.Handle})
+				time.Sleep(4 * wire.WatchEvery)
+			} else {
+				require.Len(t, gateHas(t, m.Dir), 1, "it keeps the client's file until the reply")
+			}
 			all := m.Share.Usage()[0]
 			require.EqualValues(t, 2, all.Rings, "the client is there")
 			require.GreaterOrEqual(t, all.Held, int64(6*mib))
@@ -111,6 +138,7 @@ func TestGone(t *testing.T) {
 			left := with(conn, c.left)
 			has(t, m, left)
 			require.Equal(t, left.Held, m.Pool.Stats().Used)
+			require.Eventually(t, func() bool { return len(gateHas(t, m.Dir)) == 0 }, patience, time.Millisecond, "the gate has the file, so the mount is busy")
 
 			release()
 			settled(t, m, 0)

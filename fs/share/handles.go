@@ -173,6 +173,7 @@ func (c *conn) fileOf(rights []gate.Right) (f *fs.External, name string, err err
 		return nil, "", c.s.c.Mount.ErrElsewhere()
 	}
 	f, err = c.s.c.Mount.External(r.Inode, r.Mode, r.Flags)
+	c.tookFile()
 	return f, r.Name, err
 }
 
