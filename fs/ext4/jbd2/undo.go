@@ -103,11 +103,13 @@ func (h *Handle) OnUndo(f func(), bufs ...*Buffer) {
 }
 
 // SavePart keeps a copy of n bytes of b from off on, for Undo: a part that no other operation changes until the handle has ended, but for
-// what p then puts right. Each call has a copy of its own.
+// what p then puts right. Each call has a copy of its own. It takes the block's lock: others may be in the middle of such a change.
 func (h *Handle) SavePart(b *Buffer, off, n int, p Part) {
 	h.live()
 	image := parts.Get().(*[]byte)
+	b.RLock()
 	*image = append((*image)[:0], b.data[off:off+n]...)
+	b.RUnlock()
 	b.ref()
 	u := h.notes()
 	u.steps = append(u.steps, undoStep{image: image, need: b, part: p, off: off})
