@@ -26,7 +26,11 @@ func (d *daemon) settle() error {
 	if !errors.Is(err, blockdev.ErrNoSpace) && !errors.Is(err, ext4.ErrHeld) {
 		return nil // what else there is, closing the volume will say
 	}
-	return fmt.Errorf("what was changed cannot be written, and would be lost: %w", err)
+	err = fmt.Errorf("what was changed cannot be written, and would be lost: %w", err)
+	if errors.Is(err, blockdev.ErrNoSpace) {
+		err = d.cfg.withStores(err)
+	}
+	return err
 }
 
 // awaitSpace keeps the daemon until everything is written, or a signal comes. Its mount has gone by another way than lanefs umount,
@@ -44,7 +48,8 @@ func (d *daemon) awaitSpace(signals <-chan os.Signal) {
 		}
 		select {
 		case s := <-signals:
-			d.log.Error("gave up waiting for room: what was not written is lost", "signal", s.String(), "error", oneLine(err))
+			d.log.Error("gave up waiting for room: what was not synchronized is lost; make room, and mount it again: what was synchronized is in its journal, which e2fsck empties where there is no room",
+				"signal", s.String(), "error", oneLine(err))
 			return
 		case <-time.After(spaceRetry):
 		}

@@ -236,14 +236,7 @@ func TestFullUnmountedOtherwise(t *testing.T) {
 				require.NoError(t, os.Mkdir(filepath.Join(mnt, fmt.Sprint("d", k)), 0o700))
 			}
 			require.NoError(t, unix.Unmount(mnt, 0))
-			said := func() bool {
-				for _, f := range p.leftovers(mnt) {
-					if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), "the daemon stays until there is room") {
-						return true
-					}
-				}
-				return false
-			}
+			said := func() bool { return strings.Contains(p.logs(mnt), "the daemon stays until there is room") }
 			p.eventually("the daemon to say why it stays", said)
 			require.False(t, gone(r.PID))
 			if room {
@@ -253,17 +246,70 @@ func TestFullUnmountedOtherwise(t *testing.T) {
 			}
 			p.eventually("the daemon's end", func() bool { return gone(r.PID) })
 			if !room {
+				require.NotContains(t, p.logs(mnt), "run e2fsck")
+				require.Contains(t, p.logs(mnt), "gave up waiting for room: what was not synchronized is lost; make room, and mount it again")
 				s.empty()
 			}
 			_, note, err := p.run("mount", img, mnt)
 			require.NoError(t, err, "%s", note)
-			if !room {
-				require.Contains(t, note, "is mounted read-only: the volume has errors that were met before")
-			}
+			require.NotContains(t, note, "read-only", "nothing is wrong with the volume")
 			w.check()
 			if _, err := os.Stat(filepath.Join(mnt, "d299")); room {
 				require.NoError(t, err, "nothing is lost")
 			}
+			p.ok("umount", mnt)
+			fsck(t, img)
+		})
+	}
+}
+
+// logs are the logs of a mount's daemons that are left.
+func (p *place) logs(mnt string) (all string) {
+	for _, f := range p.leftovers(mnt) {
+		if b, err := os.ReadFile(f); err == nil {
+			all += string(b)
+		}
+	}
+	return all
+}
+
+// TestMountOfFullStore: a daemon was killed, and when its volume is to be mounted again there is no room to recover it. The error says where room is missing and advises that, or -o ro, which shows
+// all that was synchronized; not e2fsck, which would empty the journal. Nothing is marked.
+func TestMountOfFullStore(t *testing.T) {
+	for _, kind := range []string{"tmpfs", "ext4"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			s := newStore(p, kind)
+			img, mnt := s.volume(), p.mkdir("mnt")
+			p.ok("mount", img, mnt)
+			w := &writer{t: t, dir: mnt, acked: map[string][]byte{}}
+			for range 300 {
+				require.NoError(t, w.file(10))
+			}
+			r, err := p.stat(mnt)
+			require.NoError(t, err)
+			s.fill()
+			require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
+			p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+			_, errs, err := p.run("umount", mnt)
+			require.NoError(t, err, errs)
+
+			for range 2 {
+				why := p.fails("mount", img, mnt)
+				require.Contains(t, why, "recovering the journal: ")
+				require.Contains(t, why, "; make room where it is stored, or mount it with -o ro; do not run e2fsck before there is room")
+				require.Regexp(t, fmt.Sprintf(`; the file system at %q, of type %s, that holds %q has \S+ \S+ free$`, s.dir, kind, img), why)
+			}
+			p.ok("mount", "-o", "ro", img, mnt)
+			w.check()
+			p.ok("umount", mnt)
+			s.empty()
+			_, note, err := p.run("mount", img, mnt)
+			require.NoError(t, err, note)
+			require.Empty(t, note)
+			w.check()
+			require.NoError(t, w.file(10))
 			p.ok("umount", mnt)
 			fsck(t, img)
 		})

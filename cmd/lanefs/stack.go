@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/blockdev/md"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/blockdev/partition"
@@ -146,12 +147,15 @@ func openStack(cfg *mountConfig, log *slog.Logger, tell func(ext4.Progress)) (*s
 		NoDirAtime: slices.Contains(cfg.Kernel, "nodiratime"),
 		Errors:     cfg.Errors,
 		Panic: func(err error) { // as a crash would: nothing more is written, the mount answers ENOTCONN
-			log.Error("the daemon ends, as errors=panic asks for when corruption is met: run e2fsck on the volume", "device", cfg.Device, "error", oneLine(err))
+			log.Error("the daemon ends, as errors=panic asks for when an error is met", "device", cfg.Device, "error", oneLine(err))
 			os.Exit(1)
 		},
 		ReadOnly: cfg.ReadOnly, NoRecovery: cfg.NoRecovery, CommitInterval: cfg.Commit, Discard: cfg.Discard,
 		CacheSize: cfg.Cache, Log: log, Progress: tell,
 	})
+	if errors.Is(err, blockdev.ErrNoSpace) {
+		err = cfg.withStores(err)
+	}
 	if err != nil {
 		err = errors.Join(err, s.Close())
 	}

@@ -23,6 +23,6 @@
 //   - the recovered tree is one of the twin's, not before a sync, an fsync or an unmount that succeeded; no byte is another
 //     file's;
 //   - a volume that turned read-only has the error mark after the replay, and LaneFS mounts it read-only until e2fsck has
-//     checked it; one that did not has no mark;
+//     checked it; one that did not has no mark, nor has one whose last writes were refused at unmount for lack of room or memory;
 //   - nothing hangs, no buffer is left, no step panics, and free blocks are counted right.
 package iofault

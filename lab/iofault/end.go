@@ -24,6 +24,11 @@ func (t *try) turned() error {
 	return nil
 }
 
+// refused says that writes were refused at unmount, which leaves no mark: what was synchronized is in the log.
+func refused(err error) bool {
+	return errors.Is(err, blockdev.ErrNoSpace) || errors.Is(err, blockdev.ErrNoMemory) || errors.Is(err, blockdev.ErrReadOnly)
+}
+
 // end unmounts or cuts the power.
 func (t *try) end() error {
 	cut := t.rng.IntN(2) == 0
@@ -40,7 +45,7 @@ func (t *try) end() error {
 		t.mayMark = t.mayMark || err != nil
 		if t.armed.hits.Load() > before {
 			t.met("unmount", nil)
-			t.noted = errors.Is(err, jbd2.ErrAborted) && t.mode.stay == once && !t.began
+			t.noted = errors.Is(err, jbd2.ErrAborted) && !refused(err) && t.mode.stay == once && !t.began
 		}
 		switch {
 		case err == nil && readOnly && !t.failed && t.mode.passes():

@@ -112,8 +112,11 @@ func (m *Mode) err(r *blockdev.Request, lba blockdev.Bytes) error {
 		return fmt.Errorf("nvme: %v: %w after %v, 3 times", r.Op, controller.ErrTimeout, 10*time.Second)
 	}
 	err := &nvme.StatusError{Opcode: opcodes[r.Op], NSID: 1, HasLBA: r.Op != blockdev.OpFlush, LBA: uint64(r.Off / lba), Blocks: uint32(r.Length() / lba), Status: m.status}
-	if m.status == nvme.StatusCapacity { // as namespace.Namespace says it
+	switch m.status { // as namespace.Namespace says it
+	case nvme.StatusCapacity:
 		return fmt.Errorf("%w: %w", blockdev.ErrNoSpace, err)
+	case nvme.StatusWriteProtected:
+		return fmt.Errorf("%w: %w", blockdev.ErrReadOnly, err)
 	}
 	return err
 }

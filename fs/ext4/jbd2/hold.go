@@ -57,6 +57,12 @@ func passes(err error) bool {
 	return isFull(err) || errors.Is(err, blockdev.ErrNoMemory) && !errors.Is(err, errFlush)
 }
 
+// refused says that writes were refused, for lack of room or memory or since the medium is write-protected, and that nothing else went wrong: the volume
+// is as a power cut would leave it, and a journal that ends with that leaves no mark of an error.
+func refused(err error) bool {
+	return passes(err) || errors.Is(err, blockdev.ErrReadOnly) && !errors.Is(err, errFlush)
+}
+
 // Held is what keeps commits from happening, nil if nothing does.
 func (j *Journal) Held() *Held {
 	j.mu.Lock()

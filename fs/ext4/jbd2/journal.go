@@ -326,7 +326,8 @@ func (j *Journal) AwaitMark() {
 }
 
 // Abort stops the journal: nothing more is committed, every Begin fails. The first cause is kept and logged, and word is left of it,
-// as after Fail.
+// as after Fail: but not of writes that were refused for lack of room or memory, or by write protection, since the volume is then
+// what its log says.
 func (j *Journal) Abort(cause error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -350,8 +351,15 @@ func (j *Journal) abortLocked(cause error) {
 		return
 	}
 	j.cfg.Log.Error("journal aborted, no further changes are accepted; unmount, mend the cause, and mount again", "error", cause)
-	j.failed = true
+	j.failed = !refused(cause)
 	j.stopLocked(cause)
+}
+
+// Failed says that the journal was aborted because of an error of the volume or of its device, of which word is left.
+func (j *Journal) Failed() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.failed
 }
 
 // Stop is Abort of a journal in which nothing is wrong: no word is left of it.

@@ -107,7 +107,7 @@ func (j *Journal) markLocked() {
 	j.marking = true
 	j.mu.Unlock()
 	if err := j.sink.mark(); err != nil {
-		j.cfg.Log.Error("the journal's superblock could not be marked; run e2fsck on the volume", "error", err)
+		j.cfg.Log.Error("the journal's superblock could not be marked, so the next mount does not know of the error; see that the device works again, and then run e2fsck on the volume", "error", err)
 	}
 	j.mu.Lock()
 	j.markedLocked()

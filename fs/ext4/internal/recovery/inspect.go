@@ -99,9 +99,7 @@ func (j *Journal) Inspect() *Inspection {
 	if v.FsckReason != "" {
 		in.Reasons = append(in.Reasons, "the volume "+v.FsckReason+": run e2fsck on it")
 	}
-	if v.MetError() {
-		in.Reasons = append(in.Reasons, "this mount has met an error: run e2fsck on the volume")
-	}
+	in.Reasons = append(in.Reasons, v.Reasons()...)
 	in.Damaged = v.FsckReason != "" || v.MetError()
 	if len(in.Reasons) > 0 {
 		in.Mount = volume.ReadOnly

@@ -33,13 +33,13 @@ func (j *Journal) recover() (err error) {
 		return err
 	}
 	if v.Super.JournalInum == 0 {
-		return fmt.Errorf("%s: the journal is on an external device, that with the UUID %s, which LaneFS does not support; mount it with the kernel's ext4", v.Name(), uuidText(v.Super.JournalUUID))
+		return fmt.Errorf("the journal is on an external device, that with the UUID %s, which LaneFS does not support; mount it with the kernel's ext4", uuidText(v.Super.JournalUUID))
 	}
 	if err = j.openLog(); err != nil {
-		return fmt.Errorf("%s: journal: %w; run e2fsck on it", v.Name(), v.Note(err))
+		return fmt.Errorf("journal: %w", v.Note(err))
 	}
 	if j.pending, err = j.replay(); err != nil {
-		return fmt.Errorf("%s: recovering the journal: %w; run e2fsck on it", v.Name(), v.Note(err))
+		return fmt.Errorf("recovering the journal: %w", v.Note(err))
 	}
 	return nil
 }

@@ -48,7 +48,10 @@ func finishOrphans(v *volume.FS, todo []*volume.Inode) error {
 	} else {
 		v.Opt.Log.Info("deletions and truncations of the last mount were finished", "deletions", deleted, "truncations", len(todo)-deleted)
 	}
-	return v.Journal.Commit()
+	if err := v.Journal.Commit(); err != nil {
+		return fmt.Errorf("finishing deletions and truncations of the last mount: %w", err)
+	}
+	return nil
 }
 
 // readOrphanFile maps the orphan file and collects the inodes in it.

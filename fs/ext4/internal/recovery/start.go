@@ -6,6 +6,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/alloc"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/internal/volume"
+	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 )
 
 // Start brings a volume into use whose superblock is read:
@@ -22,7 +23,13 @@ import (
 func Start(v *volume.FS) (*Journal, error) {
 	j := &Journal{v: v}
 	if err := j.start(); err != nil {
-		return nil, errors.Join(err, v.Abandon())
+		if v.Journal != nil {
+			v.Journal.Stop(err) // what is not committed is left to the next mount, and no word of an error
+		}
+		if end := v.Abandon(); !errors.Is(end, jbd2.ErrAborted) {
+			err = errors.Join(err, end)
+		}
+		return nil, v.WithRemedy(err)
 	}
 	v.Mounted = true
 	return j, nil

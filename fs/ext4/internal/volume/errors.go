@@ -59,10 +59,12 @@ func (v *FS) Note(err error) error {
 	case errors.Is(err, jbd2.ErrAborted):
 		switch was := v.readOnly.Swap(true); {
 		case was:
-		case v.Mounted && !v.errored.Swap(true):
+		case v.Mounted && v.Journal.Failed() && !v.errored.Swap(true):
 			v.meet(err, v.stampError)
 		default:
-			v.Opt.Log.Error("the volume is read-only now; unmount, mend the cause, and mount again", "error", err)
+			why := remedyMounted(err, false)
+			v.stopped.Store(&why)
+			v.Opt.Log.Error("the volume is read-only now; "+why, "error", err)
 		}
 	}
 	return err
@@ -70,23 +72,24 @@ func (v *FS) Note(err error) error {
 
 // meet reacts to the first error of a mount.
 func (v *FS) meet(err error, record func() error) {
-	mode := v.Opt.Errors
+	mode, remedy := v.Opt.Errors, remedyMounted(err, true)
+	v.remedy.Store(&remedy)
 	if mode == ErrorsOfVolume && v.Super.Errors == disk.ErrorsPanic {
 		mode = ErrorsPanic
 	}
 	if mode == ErrorsContinue && !v.readOnly.Load() {
-		v.Opt.Log.Error("an error was met; the volume takes changes all the same (errors=continue); run e2fsck on it", "error", err)
+		v.Opt.Log.Error("an error was met; the volume takes changes all the same (errors=continue); "+remedy, "error", err)
 	} else {
 		v.readOnly.Store(true)
-		v.Opt.Log.Error("the volume is read-only now; run e2fsck on it", "error", err)
+		v.Opt.Log.Error("the volume is read-only now; "+remedy, "error", err)
 	}
 	if v.sbBuf != nil { // else nothing was to be written
 		if rerr := record(); rerr != nil {
-			v.Opt.Log.Error("the error cannot be recorded in the superblock; run e2fsck on the volume", "met", err, "error", rerr)
+			v.Opt.Log.Error("the error cannot be recorded in the superblock, so the next mount does not know of it; "+remedy, "met", err, "error", rerr)
 		}
 	}
 	if mode == ErrorsPanic {
-		v.Opt.Panic(fmt.Errorf("%s: %w", v.Name(), err))
+		v.Opt.Panic(fmt.Errorf("%s: %w; %s", v.Name(), err, remedy))
 	}
 }
 

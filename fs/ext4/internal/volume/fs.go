@@ -47,11 +47,13 @@ type FS struct {
 	unfinished unfinished
 	renameMu   sync.Mutex
 
-	readOnly  atomic.Bool // asked for, or since an error
-	Mounted   bool        // Open went well: what is met from now on is noted
-	errored   atomic.Bool // corruption was met and noted
-	largeFile atomic.Bool // the superblock has large_file
-	extAttr   atomic.Bool // and ext_attr
+	readOnly  atomic.Bool            // asked for, or since an error
+	Mounted   bool                   // Open went well: what is met from now on is noted
+	errored   atomic.Bool            // corruption was met and noted
+	remedy    atomic.Pointer[string] // what to do about that; nil until then
+	stopped   atomic.Pointer[string] // what to do when the journal was stopped without an error of the volume; nil: it was not
+	largeFile atomic.Bool            // the superblock has large_file
+	extAttr   atomic.Bool            // and ext_attr
 	Counters  struct{ DataRead, DataWritten, CopiedRead, CopiedWritten, superRead, superWritten atomic.Int64 }
 }
 
@@ -147,6 +149,21 @@ func (v *FS) Writable() bool { return !v.readOnly.Load() }
 
 // MetError says whether this mount has met an error that e2fsck is to look at.
 func (v *FS) MetError() bool { return v.errored.Load() }
+
+// Reasons say why this mount takes no changes any more, and what to do: nothing as long as it does.
+func (v *FS) Reasons() (all []string) {
+	if v.errored.Load() {
+		remedy := "run e2fsck on it"
+		if r := v.remedy.Load(); r != nil {
+			remedy = *r
+		}
+		all = append(all, "this mount has met an error: "+remedy)
+	}
+	if why := v.stopped.Load(); why != nil {
+		all = append(all, "writes to the device were refused: "+*why)
+	}
+	return all
+}
 
 // Name is what errors call the volume: its device.
 func (v *FS) Name() string { return v.Dev.Info().Name }

@@ -43,7 +43,7 @@ func (i *Inode) Put() {
 	i.DropWindow()
 	if err := i.FS.end(i, gone); err != nil {
 		if !IsCorrupt(err) { // damage is logged already
-			i.FS.Opt.Log.Error("freeing what an inode had failed: its blocks stay in use until the next mount or e2fsck frees them", "inode", i.ino, "error", err)
+			i.FS.Opt.Log.Error("freeing what an inode had failed: its blocks stay in use until the next mount frees them", "inode", i.ino, "error", err)
 		}
 		if !i.FS.unfinished.add(i) {
 			i.drop()
