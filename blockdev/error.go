@@ -7,8 +7,8 @@ import (
 
 // Errors that callers can test for with errors.Is. Do returns them in an *Error, as it does an NVMe status.
 var (
-	ErrInvalid     = errors.New("invalid request") // unaligned, past the end, unknown op: nothing was sent
-	ErrReadOnly    = errors.New("device is read-only")
+	ErrInvalid     = errors.New("invalid request")     // unaligned, past the end, unknown op: nothing was sent
+	ErrReadOnly    = errors.New("device is read-only") // nothing was written, and what was before is still there
 	ErrUnsupported = errors.New("not supported by the device")
 	ErrClosed      = errors.New("device is closed")
 	// ErrNoSpace is the error of a write for which a thin-provisioned medium has no room, such as an image file on a full file system.

@@ -35,6 +35,7 @@ var errnos = []struct {
 	{ext4.ErrCorrupt, syscall.EUCLEAN},
 	{ext4.ErrAborted, syscall.EIO}, // whatever has aborted it
 	{blockdev.ErrNoSpace, syscall.ENOSPC},
+	{blockdev.ErrReadOnly, syscall.EROFS},
 	{blockdev.ErrNoMemory, syscall.ENOMEM},
 	{ext4.ErrHeld, syscall.ENOSPC}, // wraps its cause, one of the two above
 }

@@ -62,12 +62,24 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 	return first
 }
 
-// worse is a, unless b is worse: any other error is worse than ErrNoSpace, which may pass.
+// worse is a, unless b is worse: of those that say that a write was refused ErrNoSpace may pass, and any other error is worse than both.
 func worse(a, b error) error {
-	if a == nil || b != nil && errors.Is(a, blockdev.ErrNoSpace) && !errors.Is(b, blockdev.ErrNoSpace) {
+	if badness(b) > badness(a) {
 		return b
 	}
 	return a
+}
+
+func badness(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, blockdev.ErrNoSpace):
+		return 1
+	case errors.Is(err, blockdev.ErrReadOnly):
+		return 2
+	}
+	return 3
 }
 
 // admit returns why r cannot be sent, or nil.
@@ -156,17 +168,22 @@ func causeOf(err error) error {
 	case errors.Is(err, engine.ErrClosed):
 		return blockdev.ErrClosed
 	case errors.As(err, &s) && s.Status.Is(nvme.StatusCapacity):
-		return &capacityError{err}
+		return &refusedError{err, blockdev.ErrNoSpace}
+	case errors.As(err, &s) && s.Status.Is(nvme.StatusWriteProtected):
+		return &refusedError{err, blockdev.ErrReadOnly}
 	}
 	return err
 }
 
-// capacityError is the status Capacity Exceeded (Base §3.3.3.2.1.2), which is ErrNoSpace.
-type capacityError struct{ err error }
+// refusedError is a status that says why a write was refused (Base §3.3.3.2.1.2): Capacity Exceeded is ErrNoSpace, Namespace is Write Protected is ErrReadOnly.
+type refusedError struct {
+	err  error
+	kind error
+}
 
-func (e *capacityError) Error() string        { return e.err.Error() }
-func (e *capacityError) Unwrap() error        { return e.err }
-func (e *capacityError) Is(target error) bool { return target == blockdev.ErrNoSpace }
+func (e *refusedError) Error() string        { return e.err.Error() }
+func (e *refusedError) Unwrap() error        { return e.err }
+func (e *refusedError) Is(target error) bool { return target == e.kind }
 
 // recycle keeps the batch's memory for the next Do, unless it has become large.
 func (d *Namespace) recycle(b *batch) {

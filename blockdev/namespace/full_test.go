@@ -53,6 +53,28 @@ func TestFull(t *testing.T) {
 	d.full.close()
 }
 
+// TestWriteProtected: the status is ErrReadOnly, and worse than a lack of room, but not than another failure.
+func TestWriteProtected(t *testing.T) {
+	d, e := testNamespace(t, limits{transfer: 8, zeroes: 8}, blockdev.Info{})
+	status := map[uint64]nvme.Status{0: nvme.StatusWriteProtected, 8: nvme.StatusCapacity}
+	e.fail = func(c *engine.Command) error {
+		if st, bad := status[c.SLBA]; bad {
+			return &nvme.StatusError{Opcode: c.Op, Status: st}
+		}
+		return nil
+	}
+	b, err := d.Alloc(8192)
+	require.NoError(t, err)
+	defer b.Release()
+	err = d.Write(0, false, b.Slice(0, 8192))
+	require.ErrorIs(t, err, blockdev.ErrReadOnly)
+	require.NotErrorIs(t, err, blockdev.ErrNoSpace)
+	status[8] = nvme.StatusWriteFault
+	err = d.Write(0, false, b.Slice(0, 8192))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, blockdev.ErrReadOnly)
+}
+
 // lockedBuffer is a buffer that many goroutines may write.
 type lockedBuffer struct {
 	mu sync.Mutex

@@ -63,6 +63,11 @@ func limitWords(err error) string {
 		var limit unix.Rlimit
 		_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
 		return fmt.Sprintf(": the limit is %d, raise it (ulimit -n, or LimitNOFILE of a unit)", limit.Cur)
+	case errors.Is(err, unix.EFBIG):
+		var limit unix.Rlimit
+		if unix.Getrlimit(unix.RLIMIT_FSIZE, &limit) == nil && limit.Cur != unix.RLIM_INFINITY {
+			return fmt.Sprintf(": the limit of a file's size is %d bytes, raise it (ulimit -f, or LimitFSIZE of a unit)", limit.Cur)
+		}
 	case errors.As(err, &p) && p.Op == "fork/exec" && errors.Is(err, unix.EAGAIN):
 		return ": " + moreThreads()
 	case errors.Is(err, unix.ENOMEM):

@@ -53,6 +53,38 @@ func TestFileSizeLimit(t *testing.T) {
 	fsck(t, img)
 }
 
+// TestFileSizeLimitInUse: a limit that comes while a daemon runs, and that no program and no log may outgrow, is no room for the image: SIGXFSZ does not end the daemon, writers hear
+// ENOSPC, the log says which limit, and when it has gone the mount goes on.
+func TestFileSizeLimitInUse(t *testing.T) {
+	p := newPlace(t)
+	img, mnt, log := p.image("image", 64), p.mkdir("mnt"), p.path("log")
+	p.ok("mount", "-o", "log="+log, img, mnt)
+	r, err := p.stat(mnt)
+	require.NoError(t, err)
+	limit := func(n uint64) {
+		require.NoError(t, unix.Prlimit(r.PID, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}, nil))
+	}
+	limit(1 << 20)
+	f, err := os.Create(filepath.Join(mnt, "file"))
+	require.NoError(t, err)
+	_, err = f.Write(bytes.Repeat([]byte("x"), 8<<20))
+	if err == nil {
+		err = f.Sync()
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.False(t, gone(r.PID))
+	said, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Contains(t, string(said), "the process may not write to so large a file: raise that limit (ulimit -f")
+	limit(unix.RLIM_INFINITY)
+	_, err = f.WriteAt(bytes.Repeat([]byte("y"), 8<<20), 0)
+	require.NoError(t, err)
+	require.NoError(t, f.Sync())
+	require.NoError(t, f.Close())
+	p.ok("umount", mnt)
+	fsck(t, img)
+}
+
 // TestTimeLimit: a daemon outlives a soft limit of its time on the CPU, and tells of a hard one.
 func TestTimeLimit(t *testing.T) {
 	p := newPlace(t)

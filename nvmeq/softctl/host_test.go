@@ -216,7 +216,7 @@ func (h *host) do(p *pair, r raw) entry {
 	h.ring(p)
 	h.c.Step(p.id)
 	e, ok := h.poll(p)
-	if uint8(r[0]) == opFlush && p.id != 0 {
+	if (uint8(r[0]) == opFlush || h.c.Direct()) && p.id != 0 { // what a device is asked for by a ring ends later, too
 		for end := time.Now().Add(time.Minute); !ok && time.Now().Before(end); e, ok = h.poll(p) {
 			h.c.Step(p.id)
 		}

@@ -256,9 +256,6 @@ func (c *Controller) datasetManagement(q *subQueue, cmd *command, ns *namespace)
 	return success
 }
 
-// noSpace says that what holds the image has no room for what was to be written.
-func noSpace(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
-
 // fullPause is how long no write is refused for lack of room before the next one is said again.
 const fullPause = 10 * time.Second
 
@@ -275,12 +272,19 @@ func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Statu
 	case errors.As(err, &lost) || errors.Is(err, media.ErrTruncated):
 		st |= doNotRetry
 		c.imageFailed(what, ns, lba, err)
-	case noSpace(err):
+	case media.NoRoom(err):
 		st = capacityExceeded
 		if now := time.Now().UnixNano(); now-ns.lastFull.Swap(now) < int64(fullPause) {
 			break // it goes on: a host that waits for room tries more often
 		}
-		c.log.Error("no space left for the image: make room in its file system", "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba)
+		why := "no space left for the image: make room in its file system"
+		if errors.Is(err, unix.EFBIG) {
+			why = "the process may not write to so large a file: raise that limit (ulimit -f, prlimit --fsize, or LimitFSIZE of a unit)"
+		}
+		c.log.Error(why, "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba)
+	case media.Protected(err) && st != unrecoveredRead:
+		st = writeProtected
+		c.imageProtected(what, ns, lba, err)
 	default:
 		c.imageFailed(what, ns, lba, err)
 	}

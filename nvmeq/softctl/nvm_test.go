@@ -323,7 +323,7 @@ func TestMediaErrors(t *testing.T) {
 	d.err = &media.LostError{Err: unix.ENOSPC} // it was accepted, and there was no room when it was to be made durable
 	h.expect(WriteFault|doNotRetry, q, rw(1, 1, 0, 1).prp(at, 0).dw(12, 1<<30))
 	require.NotContains(t, log.String(), "no space left for the image")
-	for _, full := range []error{unix.EDQUOT, unix.ENOSPC} {
+	for _, full := range []error{unix.EDQUOT, unix.EFBIG, unix.ENOSPC} {
 		d.err = full
 		h.expect(capacityExceeded, q, rw(1, 1, 7, 1).prp(at, 0))
 		h.expect(capacityExceeded, q, rw(8, 1, 7, 1))

@@ -48,3 +48,11 @@ func (c *Controller) imageFailed(what string, ns *namespace, lba uint64, err err
 	}
 	c.log.Error("image failed; the kernel's log (dmesg) may say more of the disk below it", args...)
 }
+
+// imageProtected logs a write that write protection has refused.
+func (c *Controller) imageProtected(what string, ns *namespace, lba uint64, err error) {
+	if _, ok := c.failures.may(time.Now()); !ok {
+		return
+	}
+	c.log.Error("the image has become write-protected: "+ns.image.Unprotect(err), "image", ns.image.Path(), "command", what, "nsid", ns.id, "lba", lba, "error", err)
+}

@@ -1,7 +1,6 @@
 package media
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -183,13 +182,13 @@ func (m *Image) writeDirect(b *Buffers, off int64, durable bool) error {
 	return m.wrote(off, b.n, durable, m.move(unix.SYS_PWRITEV2, b, off, flags))
 }
 
-// wrote is what became of a write to a block device. One for which a thin device has no room has lost nothing.
+// wrote is what became of a write to a block device. One that was refused, since a thin device has no room or the device is write-protected, has lost nothing.
 func (m *Image) wrote(off, n int64, durable bool, err error) error {
 	err = m.refused(off, n, err)
 	if !durable {
 		return err
 	}
-	if err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+	if err != nil && !NoRoom(err) && !Protected(err) {
 		m.lost.CompareAndSwap(nil, &LostError{err})
 	}
 	if lost := m.lost.Load(); lost != nil {

@@ -72,12 +72,14 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		return nil, err
 	}
 	switch {
+	case err == unix.EACCES && !opt.ReadOnly && st.Mode&unix.S_IFMT == unix.S_IFBLK && protectedDevice(path):
+		return nil, notWritable(path, unprotect(path, -1, true, err), unix.EROFS)
 	case err == unix.EACCES && !opt.ReadOnly:
 		return nil, notWritable(path, "change its permissions", err)
 	case err == unix.EROFS:
-		return nil, notWritable(path, "make its file system writable", err)
+		return nil, notWritable(path, unprotect(path, -1, st.Mode&unix.S_IFMT == unix.S_IFBLK, err), err)
 	case err == unix.EPERM && !opt.ReadOnly && st.Mode&unix.S_IFMT == unix.S_IFREG:
-		return nil, notWritable(path, "take its attributes i and a away with chattr -ia", err)
+		return nil, notWritable(path, unprotect(path, -1, false, err), err)
 	case err != nil:
 		return nil, fmt.Errorf("image %q: %w", path, err)
 	}
@@ -106,10 +108,13 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		m.punch = true // the first refusal says otherwise
 		// Opening says nothing of a device's own write protection.
 		if protected, err := unix.IoctlGetInt(fd, unix.BLKROGET); err == nil && protected != 0 && !opt.ReadOnly {
-			return nil, notWritable(path, "lift its write protection with blockdev --setrw", unix.EROFS)
+			return nil, notWritable(path, unprotect(path, fd, true, unix.EROFS), unix.EROFS)
 		}
 	} else {
 		var fs unix.Statfs_t
+		if !opt.ReadOnly && sealed(fd) {
+			return nil, notWritable(path, unprotect(path, fd, false, unix.EPERM), unix.EPERM)
+		}
 		m.inRAM = unix.Fstatfs(fd, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC)
 	}
 	var limit unix.Rlimit
@@ -141,7 +146,7 @@ func Open(path string, opt Options) (_ *Image, err error) {
 }
 
 func notWritable(path, remedy string, err error) error {
-	return fmt.Errorf("image %q cannot be opened for writing (open it read-only, or %s): %w", path, remedy, err)
+	return fmt.Errorf("image %q cannot be opened for writing (open it read-only with -o ro, or %s): %w", path, remedy, err)
 }
 
 // Path is as it was given to Open, Size the number of bytes in whole blocks.
