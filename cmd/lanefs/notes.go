@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // Notes are what a mount tells the terminal beside that it answers: what the user did not ask for, and what to do about it. The log has
@@ -41,6 +43,7 @@ func (d *daemon) notes() (all []string) {
 	if limit := limitOfMemory(); limit != "" {
 		all = append(all, fmt.Sprintf("the daemon of %q %s, and ends where that is not enough", cfg.Dir, limit))
 	}
+	all = append(all, cfg.outgrows(media.MemoryRoom())...)
 	for _, n := range all {
 		d.log.Warn(n)
 	}

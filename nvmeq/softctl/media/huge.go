@@ -33,6 +33,9 @@ var hugePage = sync.OnceValue(func() int64 {
 	return size
 })
 
+// MemoryRoom is how many bytes of memory the control groups of this process allow it yet, math.MaxInt64 without a limit, 0 where that is not known.
+func MemoryRoom() int64 { return room("/proc/self/cgroup", "/sys/fs/cgroup") }
+
 // room is how many bytes of memory the cgroups of a process allow it yet. list is its /proc/PID/cgroup; the hierarchies are mounted below root. Huge pages
 // are charged to who asks for them, where the small ones were charged to who wrote the file.
 func room(list, root string) int64 {
@@ -124,7 +127,7 @@ const collapseTries = 4
 // than a quarter of the memory that the process may have yet.
 func collapse(b []byte, off int64) {
 	huge := hugePage()
-	if huge == 0 || room("/proc/self/cgroup", "/sys/fs/cgroup")/4 < int64(len(b)) {
+	if huge == 0 || MemoryRoom()/4 < int64(len(b)) {
 		return
 	}
 	from, to := -off&(huge-1), int64(len(b))-(off+int64(len(b)))&(huge-1)
