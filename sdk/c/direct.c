@@ -108,7 +108,7 @@ static uint32_t offer(lanefs *s, struct gpu *g, uint64_t base, uint64_t size)
 	int fd = lanefs_memfd("lanefs-ipc");
 	if (fd < 0)
 		return 0;
-	if (write(fd, &m, sizeof m) != sizeof m || lanefs_register(s, fd, LANEFS_LEGACY, 0, size / PAGE_SIZE * PAGE_SIZE, &handle))
+	if (lanefs_put(fd, &m, sizeof m) != sizeof m || lanefs_register(s, fd, LANEFS_LEGACY, 0, size / PAGE_SIZE * PAGE_SIZE, &handle))
 		handle = 0;
 	close(fd);
 	return handle;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 #include <time.h>
@@ -63,6 +64,16 @@ HIDDEN extern const char lanefs_gone_text[];
 
 /* A memfd that can be sealed, and not be executed; -1: errno says why there is none. */
 HIDDEN int lanefs_memfd(const char *name);
+
+/* Makes a call that may go beyond a limit of a file's size fail with EFBIG, where SIGXFSZ would end the program (limit.c). errno is 0 before the call. */
+struct limit { sigset_t before; int had, blocked; };
+HIDDEN void lanefs_limit_begin(struct limit *l);
+HIDDEN void lanefs_limit_end(struct limit *l);
+
+/* ftruncate(2), write(2) and pwrite(2) in that way. */
+HIDDEN int lanefs_size(int fd, uint64_t size);
+HIDDEN ssize_t lanefs_put(int fd, const void *p, size_t n);
+HIDDEN ssize_t lanefs_put_at(int fd, const void *p, size_t n, off_t offset);
 
 /* Stores the error text of a failed call (NULL: that of errno), sets errno, and returns -1. */
 HIDDEN int lanefs_fail(int code, const char *text);

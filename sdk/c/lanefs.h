@@ -236,7 +236,7 @@ void lanefs_ring_free(lanefs_ring *r);
  */
 typedef struct lanefs_stage lanefs_stage;
 
-/* Errors: EINVAL, size is not 1 MiB to 256 MiB; ENOMEM, EMFILE, as with lanefs_register and lanefs_ring_new; daemon errors. */
+/* Errors: EINVAL, size is not 1 MiB to 256 MiB; EFBIG, the program's limit of a file's size (RLIMIT_FSIZE) is below it, without SIGXFSZ; ENOMEM, EMFILE, as with lanefs_register and lanefs_ring_new; daemon errors. */
 lanefs_stage *lanefs_stage_new(lanefs *s, size_t size);
 
 /* Waits for the stage's copies on streams, and frees it. */

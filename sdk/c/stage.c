@@ -43,9 +43,9 @@ lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 	pthread_cond_init(&o->moved, NULL);
 	o->pid = getpid();
 	int fd = lanefs_memfd("lanefs-stage");
-	if (fd < 0 || ftruncate(fd, (off_t)st->size) ||
+	if (fd < 0 || lanefs_size(fd, st->size) ||
 	    (st->data = mmap(NULL, st->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED) {
-		lanefs_fail(errno, NULL);
+		lanefs_fail(errno, errno == EFBIG ? "the program's limit of a file's size (ulimit -f) is below that of a stage" : NULL);
 	} else if (lanefs_register(s, fd, LANEFS_MEMFD, 0, st->size, &st->memory) == 0) {
 		if ((st->ring = lanefs_ring_new(s, PARTS * ENTRIES))) {
 			close(fd);

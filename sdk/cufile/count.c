@@ -93,7 +93,7 @@ static void line(const char *format, va_list args)
 	int n = snprintf(text, sizeof text, "lanefs: %s", front.prefix), k = vsnprintf(text + n, sizeof text - (size_t)n - 1, format, args), saved = errno;
 	n += k < (int)sizeof text - n - 1 ? k : (int)sizeof text - n - 2;
 	text[n++] = '\n';
-	if (write(STDERR_FILENO, text, (size_t)n) < 0) { /* there is nobody to tell */
+	if (lanefs_put(STDERR_FILENO, text, (size_t)n) < 0) { /* there is nobody to tell */
 	}
 	errno = saved;
 }

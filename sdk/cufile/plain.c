@@ -121,7 +121,7 @@ static ssize_t whole(const struct move *m, char *p, size_t n, off_t offset)
 	while (done < n) {
 		int around = m->road == ROAD_CACHE || (f->flags & O_DIRECT && (((uintptr_t)p + done) | (n - done) | (size_t)(offset + (off_t)done)) % ALIGNED);
 		int fd = around && f->buffered >= 0 ? f->buffered : f->fd;
-		ssize_t k = read ? pread(fd, p + done, n - done, offset + (off_t)done) : pwrite(fd, p + done, n - done, offset + (off_t)done);
+		ssize_t k = read ? pread(fd, p + done, n - done, offset + (off_t)done) : lanefs_put_at(fd, p + done, n - done, offset + (off_t)done);
 		if (k < 0 && errno == EINTR)
 			continue;
 		if (k < 0)
