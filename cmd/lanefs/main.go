@@ -21,12 +21,15 @@ func main() {
 // run is main without the exit: it returns the status.
 func run(argv []string) int {
 	root := rootCommand()
+	out := &output{file: os.Stdout}
+	root.SetOut(out)
 	command := root
 	args, err := helperArgs(argv)
 	if err == nil {
 		root.SetArgs(args)
 		command, err = root.ExecuteC()
 	}
+	err = out.with(err)
 	if text := errorText(err); text != "" {
 		fmt.Fprintln(os.Stderr, "lanefs:", text)
 	}

@@ -40,7 +40,7 @@ func topCommand() *cobra.Command {
 			if err := t.read(); err != nil {
 				return fmt.Errorf("%q: %w", args[0], err)
 			}
-			if f, ok := c.OutOrStdout().(*os.File); ok && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
+			if f := outputFile(c.OutOrStdout()); f != nil && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(os.Stdin.Fd())) {
 				s, err := tcell.NewScreen()
 				if err == nil {
 					err = s.Init()
