@@ -255,6 +255,20 @@ func TestFewDescriptors(t *testing.T) {
 	require.False(t, p.mounted(mnt))
 }
 
+// TestTooFewDescriptors: with a limit of open files that is too low for any command there is one line that says so, and no panic of a package that is initialized.
+func TestTooFewDescriptors(t *testing.T) {
+	p := newPlace(t)
+	for n := 4; n <= 12; n++ { // with 3 the loader of a dynamic program finds no library
+		said, err := p.after(fmt.Sprintf("ulimit -n %d", n), "version")
+		if err == nil {
+			require.Greater(t, n, 6)
+			require.Equal(t, "lanefs "+version+"\n", said, "%d", n)
+			continue
+		}
+		require.Equal(t, fmt.Sprintf("lanefs: too many open files: the limit is %d, raise it (ulimit -n, or LimitNOFILE of a unit)\n", n), said, "%d", n)
+	}
+}
+
 // TestDaemonDies: the command that waits for a daemon which dies says why, where the log is, and takes away what it has left.
 func TestDaemonDies(t *testing.T) {
 	p := newPlace(t)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	_ "github.com/lanefs/lanefs/cmd/lanefs/internal/descriptors" // before go-fuse
 	"github.com/lanefs/lanefs/fs/share/gate"
 )
 
