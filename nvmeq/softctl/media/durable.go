@@ -43,9 +43,20 @@ func (m *Image) settle(err error) error {
 // written is all there is.
 func (m *Image) Flush() error {
 	if m.inRAM {
-		return m.settle(m.Whole())
+		return m.flushed(m.settle(m.Whole()))
 	}
-	return m.durably(func() error { return retry(func() error { return unix.Fdatasync(m.fd) }) })
+	return m.flushed(m.durably(func() error { return retry(func() error { return unix.Fdatasync(m.fd) }) }))
+}
+
+// flushed passes on how a flush has ended.
+func (m *Image) flushed(err error) error {
+	switch {
+	case m.block:
+		m.lookBelow()
+	case err == nil:
+		m.quiet()
+	}
+	return err
 }
 
 // FlushesAtOnce implements Medium. The fsync of tmpfs and ramfs does nothing.
@@ -61,6 +72,7 @@ func (m *Image) Write(b *Buffers, off int64, durable bool, _ uint64) error {
 	if m.Direct() {
 		return m.writeDirect(b, off, durable)
 	}
+	m.writes()
 	err := m.pwritev(b, off, 0)
 	if err != nil || !durable {
 		return err

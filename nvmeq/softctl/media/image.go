@@ -36,6 +36,8 @@ type Image struct {
 	lost    atomic.Pointer[LostError]
 	end     atomic.Int64 // bytes that have been there all the time, size at most
 	grown   atomic.Bool  // a block device has become larger, which was logged
+	watch   watch        // of a file
+	below   *below       // of a loop device; nil: none
 }
 
 // Options are of Open.
@@ -105,6 +107,7 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		if err = m.learn(opt.BlockSize, opened); err != nil {
 			return nil, err
 		}
+		m.below = newBelow(fd, st.Rdev, m.size)
 		m.punch = true // the first refusal says otherwise
 		// Opening says nothing of a device's own write protection.
 		if protected, err := unix.IoctlGetInt(fd, unix.BLKROGET); err == nil && protected != 0 && !opt.ReadOnly {
@@ -195,6 +198,7 @@ func (m *Image) Allocated() int64 {
 func (m *Image) Close() error {
 	m.pages.close()
 	m.edge.close()
+	m.watch.end()
 	err := unix.Close(m.fd)
 	m.claim.Close()
 	return err

@@ -11,6 +11,7 @@ func (m *Image) Zero(off, n int64, durable bool, _ uint64) error {
 	if err := m.present(off, n); err != nil {
 		return err
 	}
+	m.writes()
 	err := m.refused(off, n, m.pages.without(off, n, m.zeroRange))
 	if err == nil && m.block {
 		// Beyond the end of a device Linux zeroes what is there, and calls that a success.
