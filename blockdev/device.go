@@ -87,7 +87,7 @@ type Device interface {
 	// wait for other buffers of the same use; see Use for what the caller may hold meanwhile. ErrNoMemory after a long time.
 	Alloc(n int, use ...Use) (Buffer, error)
 	// Do carries out the requests, concurrently and in no defined order, and returns when all have ended. Each request's result is
-	// in its Err. Do returns the first of them that is not nil, an *Error; other errors are preferred to ErrNoSpace.
+	// in its Err. Do returns the worst of them, an *Error, and of several the first: see Worse.
 	Do(reqs ...*Request) error
 	// Read, Write, Flush, Discard and WriteZeroes are Do of one request.
 	Read(off Bytes, bufs ...Slice) error

@@ -16,6 +16,27 @@ var (
 	ErrNoSpace = errors.New("the medium has no room left")
 )
 
+// Worse is a, unless b is worse: of the errors that say that a write was refused ErrNoSpace may pass, ErrReadOnly takes somebody who lifts it, and any other error is
+// worse than both.
+func Worse(a, b error) error {
+	if badness(b) > badness(a) {
+		return b
+	}
+	return a
+}
+
+func badness(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrNoSpace):
+		return 1
+	case errors.Is(err, ErrReadOnly):
+		return 2
+	}
+	return 3
+}
+
 // Error is the failure of a request, or of the part of it that failed: Off and Len are that part's.
 type Error struct {
 	Op  Op

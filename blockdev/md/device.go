@@ -114,22 +114,14 @@ func (d *Device) Do(reqs ...*blockdev.Request) error {
 	for _, list := range parts {
 		for _, p := range list {
 			if p.Err != nil {
-				p.of.Err = worse(p.of.Err, d.explain(p))
+				p.of.Err = blockdev.Worse(p.of.Err, d.explain(p))
 			}
 		}
 	}
 	for _, r := range reqs {
-		worst = worse(worst, r.Err)
+		worst = blockdev.Worse(worst, r.Err)
 	}
 	return worst
-}
-
-// worse is a, unless b is worse: any other error is worse than ErrNoSpace, which may pass.
-func worse(a, b error) error {
-	if a == nil || b != nil && errors.Is(a, blockdev.ErrNoSpace) && !errors.Is(b, blockdev.ErrNoSpace) {
-		return b
-	}
-	return a
 }
 
 // carryOut does each member's parts, the members at the same time.

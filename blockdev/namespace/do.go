@@ -56,30 +56,10 @@ func (d *Namespace) Do(reqs ...*blockdev.Request) error {
 		}
 		if r.Err != nil {
 			d.full.note(r.Err)
-			first = worse(first, r.Err)
+			first = blockdev.Worse(first, r.Err)
 		}
 	}
 	return first
-}
-
-// worse is a, unless b is worse: of those that say that a write was refused ErrNoSpace may pass, and any other error is worse than both.
-func worse(a, b error) error {
-	if badness(b) > badness(a) {
-		return b
-	}
-	return a
-}
-
-func badness(err error) int {
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, blockdev.ErrNoSpace):
-		return 1
-	case errors.Is(err, blockdev.ErrReadOnly):
-		return 2
-	}
-	return 3
 }
 
 // admit returns why r cannot be sent, or nil.
@@ -156,7 +136,7 @@ func (d *Namespace) submit(b *batch, begin, end *latency.Clock) {
 		}
 		why = causeOf(why)
 		for _, p := range b.owners[i] {
-			p.req.Err = worse(p.req.Err, &blockdev.Error{Op: p.op, Off: blockdev.Bytes(p.lba) * d.limits.blockSize, Len: blockdev.Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why})
+			p.req.Err = blockdev.Worse(p.req.Err, &blockdev.Error{Op: p.op, Off: blockdev.Bytes(p.lba) * d.limits.blockSize, Len: blockdev.Bytes(p.n) * d.limits.blockSize, LBA: p.lba, Err: why})
 		}
 	}
 }

@@ -63,9 +63,7 @@ func (d *Device) Do(reqs ...*blockdev.Request) error {
 	}
 	var worst error
 	for _, r := range reqs {
-		if worst == nil || r.Err != nil && errors.Is(worst, blockdev.ErrNoSpace) && !errors.Is(r.Err, blockdev.ErrNoSpace) {
-			worst = r.Err
-		}
+		worst = blockdev.Worse(worst, r.Err)
 	}
 	return worst
 }

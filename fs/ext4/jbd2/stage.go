@@ -207,9 +207,7 @@ func (c *Cache) writeStaged(list []placed, fua bool, counted func(n int64)) erro
 	flush := func() error {
 		err := c.dev.Do(reqs...)
 		for _, r := range reqs {
-			if r.Err != nil && (isFull(err) && !isFull(r.Err) || refused(err) && !refused(r.Err)) {
-				err = r.Err // which room would not mend
-			}
+			err = blockdev.Worse(err, r.Err) // which room would not mend
 		}
 		reqs = reqs[:0]
 		return err
