@@ -307,9 +307,9 @@ class File:
         Raises
         ------
         ValueError
-            The range is not within the memory, which may be read-only; an address, or a tensor with gaps, without a length; the file is closed.
+            The range is not within the memory, which may be read-only; an address, or a tensor with gaps, without a length; an array with gaps; the file is closed.
         TypeError
-            What is no memory.
+            What is no memory, or memory of references or pointers: of NumPy's objects, for one.
         NotLaneFS
             The file is not on a LaneFS mount (fallback), and the memory is not the CPU's.
         OSError
@@ -340,9 +340,9 @@ class File:
         Raises
         ------
         ValueError
-            The range is not within the memory; an address, or a tensor with gaps, without a length; the file is closed.
+            The range is not within the memory; an address, or a tensor with gaps, without a length; an array with gaps; the file is closed.
         TypeError
-            What is no memory.
+            What is no memory, or memory of references or pointers: of NumPy's objects, for one.
         NotLaneFS
             The file is not on a LaneFS mount (fallback), and the memory is not the CPU's.
         OSError
@@ -373,6 +373,8 @@ class File:
         ------
         ValueError
             Sequences of different lengths, a piece not within the memory, and what read_into raises it for.
+        TypeError
+            As `read_into`.
         OSError
             For all pieces: ECONNRESET after the end of the daemon; the C library is not here; an error of the GPU's.
         """
@@ -400,7 +402,7 @@ class File:
         ValueError
             Sequences of different lengths, a piece not within the memory, and what `write_from` raises it for.
         TypeError
-            What is no memory.
+            What is no memory, or memory of references or pointers: of NumPy's objects, for one.
         OSError
             For all pieces, as `read_batch`.
         """

@@ -10,6 +10,7 @@ import threading
 import weakref
 
 from ._flight import Flight, StreamBatch, keep
+from ._format import need_plain, need_plain_array
 from ._memory import address_of
 
 _UNKNOWN = (1 << 64) - 1  # the size of memory of which only the address is known
@@ -338,6 +339,7 @@ def target(memory, stream, write):
         return address, size, _stream(stream), memory
     if hasattr(memory, "__cuda_array_interface__"):
         a = memory.__cuda_array_interface__
+        need_plain_array(a)
         if a.get("strides") is not None:
             raise ValueError("an array with gaps: give its address, and pieces")
         if write and a["data"][1]:
@@ -347,6 +349,9 @@ def target(memory, stream, write):
             size *= n
         return a["data"][0], size, _stream(a.get("stream") if stream is None else stream), memory
     view = memoryview(memory)
+    need_plain(memory, view)
+    if not view.c_contiguous:
+        raise ValueError("an array with gaps, or in another order than C's: give a contiguous one, or its address, and pieces")
     view = view.cast("B") if view.nbytes else view[:0]  # what is empty in several dimensions is not cast
     if write and view.readonly:
         raise ValueError("the memory is read-only")

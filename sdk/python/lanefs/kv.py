@@ -198,7 +198,7 @@ class Slab:
         ValueError
             A block longer than a slot, or not within the memory; an address without a length; the slab is closed.
         TypeError
-            A key of another type; what is no memory.
+            A key of another type; what is no memory, or memory of references or pointers: of NumPy's objects, for one.
         Full, PermissionError, OSError
             As `put_batch`.
         """
@@ -227,7 +227,7 @@ class Slab:
         ValueError
             A key twice; a block longer than a slot, or not within the memory; the slab is closed.
         TypeError
-            A key of another type; what is no memory.
+            A key of another type; what is no memory, or memory of references or pointers: of NumPy's objects, for one.
         PermissionError
             The slab is open to read only.
         OSError
@@ -429,7 +429,7 @@ class Slab:
         ValueError
             A block is not within the memory; the slab is closed.
         TypeError
-            A key of another type; what is no memory.
+            A key of another type; what is no memory, or memory of references or pointers: of NumPy's objects, for one.
         OSError
             The file cannot be read: EIO from the medium, ECONNRESET after the end of the daemon. No block is given up for that.
         """

@@ -1216,6 +1216,81 @@ class Any(unittest.TestCase):
         self.assertEqual(list(f.read_batch(b, [len(self.data) - 1, 0], [7, 0], [9, 5])), [1, 5])
         f.close()
 
+    def ways(self, memory):
+        """Every call that takes memory."""
+        f = self.file
+        return (lambda: f.read_into(memory), lambda: f.read_into(memory, length=0), lambda: f.write_from(memory), lambda: f.read_batch(memory, [0], [0], [8]),
+                lambda: f.write_batch(memory, [0], [0], [8]), lambda: f.read_batch_on(memory, [0], [0], [8]), lambda: f.write_batch_on(memory, [0], [0], [8]),
+                lambda: asyncio.run(f.read_batch_async(memory, [0], [0], [8])), lambda: asyncio.run(f.write_batch_async(memory, [0], [0], [8])))
+
+    def refused_all(self, memory, error, text):
+        for way in self.ways(memory):
+            self.assertRaisesRegex(error, text, way)
+
+    def test_references(self):  # to objects, and pointers, are not overwritten
+        class Holds(ctypes.Structure):
+            _fields_ = [("offset", ctypes.c_int64), ("held", ctypes.py_object)]
+
+        class Packed(Holds):
+            _pack_ = 1
+            _fields_ = [("more", ctypes.c_char)]
+
+        class Either(ctypes.Union):
+            _fields_ = [("number", ctypes.c_int64), ("at", ctypes.POINTER(ctypes.c_int))]
+
+        class Numbers(ctypes.Structure):  # whose members' names are no types
+            _fields_ = [("O", ctypes.c_int64), ("P", ctypes.c_double)]
+
+        class PackedNumbers(Numbers):
+            _pack_ = 1
+            _fields_ = [("X", ctypes.c_char)]
+        objects = (ctypes.py_object * 2)(self, self)
+        for memory in (objects, memoryview(objects), (ctypes.py_object * 2 * 2)(), (ctypes.py_object * 0)(), ctypes.py_object(self), Holds(1, self), (Packed * 2)(), Either(), ctypes.c_void_p(), ctypes.c_char_p(),
+                       ctypes.c_wchar_p(), ctypes.CFUNCTYPE(None)(), ctypes.pointer(ctypes.c_int(5)), memoryview(bytearray(8)).cast("P")):
+            self.refused_all(memory, TypeError, "references to objects, or pointers")
+        self.assertEqual((objects[0], objects[1]), (self, self))
+        for memory in (Numbers(), (PackedNumbers * 3)(), (ctypes.c_wchar * 4)(), ctypes.c_longdouble(), (ctypes.c_int.__ctype_be__ * 4)(), array.array("d", [0.0])):
+            for way in self.ways(memory):
+                way()
+            n = memoryview(memory).nbytes
+            self.assertEqual(bytes(memory), self.data[:n])
+
+        def cuda(typestr, **more):
+            return types.SimpleNamespace(__cuda_array_interface__={"shape": (2,), "typestr": typestr, "data": (ctypes.addressof(objects), False), "version": 3, **more})
+        for memory in (cuda("|O8"), cuda("|V8", descr=[("x", "|O8")]), cuda("|V16", descr=[("n", "<i8"), ("in", [("x", "|O8")])])):
+            self.refused_all(memory, TypeError, r"type .*O8")
+        self.assertEqual(self.file.read_into(cuda("|V8", descr=[("O", "<i8")]), length=0), 0)
+
+    def test_arrays_of_numpy(self):
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("needs NumPy: apt-get install python3-numpy")
+        objects = numpy.array([self, "text", None], object)
+        for memory in (objects, objects.reshape(1, 3), objects[::2], objects[:0], numpy.array(self, object)):
+            self.refused_all(memory, TypeError, "type object")
+        self.assertEqual(objects.tolist(), [self, "text", None])
+        for dtype in ([("n", "i8"), ("x", "O")], [("n", "i8"), ("in", [("x", "O")])], [("x", "O", (2,))]):
+            self.refused_all(numpy.zeros(3, dtype), TypeError, "'O'")
+        for dtype in (">i4", "c16", "U3", "S5", "?", "f2", [("O", "i8"), ("P", "f4")], [("n", "i1"), ("m", ">i8")]):
+            t = numpy.zeros(24, dtype)
+            self.assertEqual(self.file.read_into(t), t.nbytes)
+            self.assertEqual(t.tobytes(), self.data[:t.nbytes])
+        frozen = numpy.zeros(10)
+        frozen.flags.writeable = False
+        self.assertRaisesRegex(ValueError, "read-only", self.file.read_into, frozen)
+        self.assertEqual(self.file.write_from(frozen), 80)
+        for gaps in (numpy.zeros(10)[::2], numpy.zeros((4, 4))[:, 1:], numpy.zeros((2, 3)).T, numpy.zeros(10)[::-1], numpy.broadcast_to(numpy.zeros(1), 5)):
+            self.refused_all(gaps, ValueError, "contiguous")
+        for nothing in (numpy.zeros(0), numpy.zeros((0, 3)), numpy.zeros((3, 0, 2), "c16")):
+            self.assertEqual((self.file.read_into(nothing), self.file.write_from(nothing)), (0, 0))
+        self.assertEqual(self.file.read_into(numpy.zeros(())), 8)
+
+    def test_released_memory(self):
+        view = memoryview(bytearray(100))
+        view.release()
+        self.refused_all(view, ValueError, "released")
+
     def test_held(self):  # memory that changes its size does not while it is used
         b, stage = bytearray(100), self.file.session.stage(self.file.fd)
         held = []
