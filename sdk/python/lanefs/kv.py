@@ -15,11 +15,16 @@ import fcntl
 import hashlib
 import os
 import threading
+import time
+import weakref
 
 from . import _file, _slab, _stage
 from ._sum import sums
 
 __all__ = ["Full", "Slab"]
+
+_WITHIN = "called by the handler of a signal, in the middle of a put of the same thread that has the slots"
+_POLL = 0.001  # seconds between looks at the puts of other threads
 
 
 class Full(OSError):
@@ -46,6 +51,17 @@ class _Block:
     def __init__(self, slot, length, total, committed, generation=0):
         self.slot, self.length, self.sum, self.committed = slot, length, total, committed
         self.generation = generation  # as the slab was opened with
+
+
+class _Held(list):
+    """Slots of a put under way: neither free nor a block's."""
+    __hash__ = object.__hash__
+
+    def __init__(self):
+        self.thread = threading.get_ident()
+
+    def __eq__(self, other):
+        return self is other
 
 
 class Slab:
@@ -107,6 +123,8 @@ class Slab:
         self._write, self.damaged = mode == "r+", 0
         self._lock = threading.RLock()    # protects all below; held for no reads or writes of blocks, and once: see _only
         self._commit = threading.RLock()  # one commit at a time; before _lock
+        self._room = threading.RLock()    # one call at a time makes room, so that others do not take what it frees; before _commit
+        self._held = weakref.WeakSet()    # of puts; protected by _lock
         f = _file.File(path, mode, fallback)
         try:
             try:
@@ -223,7 +241,8 @@ class Slab:
         Raises
         ------
         Full
-            There are not enough slots that are free or may be evicted. Nothing was put.
+            There are not enough slots that are free or may be evicted, nor will there be when the puts of other threads that are under way have ended: they are waited for.
+            Nothing was put.
         ValueError
             A key twice; a block longer than a slot, or not within the memory; the slab is closed.
         TypeError
@@ -244,7 +263,7 @@ class Slab:
         _, size, _, hold = _stage.target(memory, stream, False)  # until this returns: the memory is looked at more than once
         _stage.pieces(offsets, offsets, lengths, size)  # ValueError before anything is taken
         totals = sums(memory, offsets, lengths, stream) if self._verify else [None] * len(names)
-        left = []  # slots that are neither free nor a block's
+        left = _Held()
         try:
             self._take(len(names), left)
             slots = left[::-1]
@@ -259,25 +278,60 @@ class Slab:
                     self._blocks[name], self._pending[name], left[-1:] = block, block, []
         except BaseException:  # KeyboardInterrupt, too, among the blocks
             with self._lock:
-                self._free.extend(left)
+                self._free[len(self._free):], left[:] = left, []
             raise
 
     def _take(self, n, into):
-        """Moves n free slots to an empty list."""
-        for _ in range(3):
+        """Moves n free slots to an empty list.
+
+         1. if nobody waits for some, and there are enough, they are taken
+         2. else one call after the other evicts blocks, if it may, and commits, which frees the slots of what was evicted and replaced
+         3. where that is not enough it waits for other threads' puts: each ends with a block, which may be evicted, or gives its slots back
+        """
+        with self._only(self._lock):
+            mine = self._mine()
+        if not mine:
+            with self._only(self._room):
+                return self._take_next(n, into)
+        if not self._only(self._room).acquire(blocking=False):  # who has it may wait for what this thread has
+            raise OSError(errno.EDEADLK, _WITHIN, self.path)
+        try:
+            return self._take_next(n, into)
+        finally:
+            self._room.release()
+
+    def _take_next(self, n, into):
+        while True:
             with self._only(self._lock):
+                self._held.add(into)
                 if len(self._free) >= n:
                     return self._pop(n, into)
-                short = n - len(self._free) - len(self._dirty)
-                if short > 0:
-                    if not self._evicts or short > len(self._blocks):
-                        raise Full(errno.ENOSPC, f"{n} blocks, and {len(self._free) + len(self._dirty)} of {self.slots} slots are free", self.path)
-                    for name in list(self._blocks)[:max(short, self.slots // 64)]:  # some more, for each time costs a flush
-                        self._forget(name)
-                    if len(self._free) >= n:
-                        return self._pop(n, into)
-            self.commit()
-        raise Full(errno.ENOSPC, "other threads take the slots as fast as they are freed", self.path)
+                wait = self._make_room(n)
+            if wait:
+                self._need(True)
+                time.sleep(_POLL)  # no put under way waits for a lock that this thread holds
+            else:
+                self.commit()
+
+    def _mine(self):
+        """How many slots this thread's puts under way have: not 0 only for the handler of a signal. Under the lock."""
+        return sum(len(h) for h in self._held if h.thread == threading.get_ident())
+
+    def _make_room(self, n):
+        """Evicts what is needed for n slots to be free after a commit. True: there may be enough when other threads' puts have ended. Under the lock."""
+        short = n - len(self._free) - len(self._dirty)
+        if short <= 0:
+            return False
+        if self._evicts and short <= len(self._blocks):
+            for name in list(self._blocks)[:max(short, self.slots // 64)]:  # some more, for each time costs a flush
+                self._forget(name)
+            return False
+        under_way = self.slots - len(self._free) - len(self._dirty) - len(self._blocks)
+        if n > self.slots or not under_way:
+            raise Full(errno.ENOSPC, f"{n} blocks, and {len(self._free) + len(self._dirty)} of {self.slots} slots are free", self.path)
+        if under_way == self._mine():
+            raise OSError(errno.EDEADLK, _WITHIN, self.path)
+        return True
 
     def _pop(self, n, into):
         """Likewise, the last ones, at once: nothing comes in between. Under the lock."""
