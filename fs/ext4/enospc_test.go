@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -432,6 +433,54 @@ func TestAppendWaitsForCommit(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2<<20, n)
 	for _, i := range []*ext4.Inode{f, big, rest, root} {
+		i.Put()
+	}
+	done()
+	disktest.Fsck(t, img)
+}
+
+// TestAllWaitForCommit has many directories made at once on a full volume, while freed blocks wait for a commit, for which any of them may be the first to ask: all find room.
+func TestAllWaitForCommit(t *testing.T) {
+	const makers = 16
+	img := disktest.Make(t, "16M", "-b", "1024")
+	v, done := open(t, img, ext4.Options{CommitInterval: time.Hour})
+	root, err := v.Root()
+	require.NoError(t, err)
+	big, rest := create(t, root, "big"), create(t, root, "rest")
+	fill := func(f *ext4.Inode) {
+		t.Helper()
+		for size := int64(1 << 20); size >= 1024; {
+			if err := f.Fallocate(0, f.Attr().Size, size); err != nil {
+				require.ErrorIs(t, err, ext4.ErrNoSpace)
+				size /= 2
+			}
+		}
+	}
+	var dirs [makers]*ext4.Inode
+	for k := range dirs {
+		dirs[k], err = root.Mkdir(fmt.Sprint(k), 0o755, 0, 0)
+		require.NoError(t, err)
+	}
+	require.NoError(t, big.Fallocate(0, 0, 64<<10))
+	fill(rest)
+	for round := range 200 {
+		require.NoError(t, v.Sync())
+		fill(rest)
+		require.NoError(t, resize(big, 0)) // not durable yet
+		var all sync.WaitGroup
+		var errs [makers]error
+		for k := range makers {
+			all.Go(func() { errs[k] = put(dirs[k].Mkdir("new", 0o755, 0, 0)) })
+		}
+		all.Wait()
+		require.NoError(t, errors.Join(errs[:]...), "round %d", round)
+		for k := range makers {
+			require.NoError(t, dirs[k].Rmdir("new"))
+		}
+		require.NoError(t, v.Sync())
+		require.NoError(t, big.Fallocate(0, 0, 32<<10))
+	}
+	for _, i := range append(dirs[:], big, rest, root) {
 		i.Put()
 	}
 	done()

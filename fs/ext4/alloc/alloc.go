@@ -62,8 +62,9 @@ type Allocator struct {
 	protected atomic.Pointer[zones] // added by Protect
 	protectMu sync.Mutex            // serialises Protect
 
-	free       atomic.Int64 // blocks that are clear in the bitmaps
-	avail      atomic.Int64 // of them, those that can be given out now and are not promised
+	free       atomic.Int64  // blocks that are clear in the bitmaps
+	avail      atomic.Int64  // of them, those that can be given out now and are not promised
+	released   atomic.Uint64 // blocks that were pending and no longer are, of all time
 	freeInodes atomic.Int64
 	dirs       atomic.Int64
 	reserved   atomic.Int64 // blocks for the superuser only
@@ -191,6 +192,9 @@ func (a *Allocator) Dirs() uint64 { return uint64(max(a.dirs.Load(), 0)) }
 func (a *Allocator) Pending() uint64 {
 	return uint64(max(a.free.Load()-a.avail.Load()-a.windows.held.Load(), 0))
 }
+
+// Released is the number of blocks that were pending and can be used again, since the volume was opened. Where it changes there may be room that an Alloc before did not find.
+func (a *Allocator) Released() uint64 { return a.released.Load() }
 
 // Overhead is the number of blocks that the format itself and what was protected take.
 func (a *Allocator) Overhead() uint64 {

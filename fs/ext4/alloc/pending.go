@@ -89,6 +89,7 @@ func (a *Allocator) committed(g *group, tid jbd2.TID) {
 	defer g.mu.Unlock()
 	for _, r := range mine {
 		g.unholdLocked(r)
+		a.released.Add(uint64(r.n)) // first: Pending says that it is done
 		a.avail.Add(int64(r.n))
 	}
 }

@@ -132,17 +132,27 @@ func (o *Op) release() {
 	ops.Put(o)
 }
 
+// tries is how often Do runs its function: others may take what a commit has freed.
+const tries = 3
+
 // Do runs f under a handle of so many credits, and undoes it if it returns an error. When there is no space, but will be
-// after a commit, it commits and runs f again.
+// after a commit, or is since one that came meanwhile, it runs f again.
 func (o *Op) Do(credits int, f func() error) error {
-	err := o.Once(credits, f)
-	if !errors.Is(err, ErrNoSpace) || o.FS.Alloc.Pending() == 0 {
-		return err
+	for n := 1; ; n++ {
+		released := o.FS.Alloc.Released()
+		err := o.Once(credits, f)
+		if !errors.Is(err, ErrNoSpace) || n == tries {
+			return err
+		}
+		// In this order: what is no longer pending is released.
+		if o.FS.Alloc.Pending() > 0 {
+			if err := o.FS.Journal.Commit(); err != nil {
+				return err
+			}
+		} else if o.FS.Alloc.Released() == released {
+			return err
+		}
 	}
-	if err := o.FS.Journal.Commit(); err != nil {
-		return err
-	}
-	return o.Once(credits, f)
 }
 
 // Once is Do that runs f once only.
