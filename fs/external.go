@@ -105,6 +105,11 @@ func (f *External) WriteAll(ts []ext4.Transfer) (planned int) {
 	// meanwhile stays.
 	f.dropRanges(ranges)
 	planned = f.in.WriteAll(ts)
+	for i := range ts {
+		if errors.Is(ts[i].Err, ext4.ErrNoSpace) {
+			f.writeRest(&ts[i])
+		}
+	}
 	err := f.n.syncFile()
 	told, st := f.dropRanges(ranges)
 	if !told {
@@ -127,6 +132,17 @@ func (f *External) WriteAll(ts []ext4.Transfer) (planned int) {
 		}
 	}
 	return planned
+}
+
+// writeRest is the rest of a write that found the volume full, under reclaim, as storeOrReclaim is it for one by the kernel. Of that a program learns how much was
+// written, and writes the rest itself; of this one it learns the error alone.
+func (f *External) writeRest(t *ext4.Transfer) {
+	_ = f.n.srv.reclaim(func() error {
+		rest := [1]ext4.Transfer{{Off: t.Off + int64(t.Done), N: t.N - t.Done, Mem: t.Mem, At: t.At + t.Done}}
+		f.in.WriteAll(rest[:])
+		t.Done, t.Err = t.Done+rest[0].Done, rest[0].Err
+		return t.Err
+	})
 }
 
 // Sync makes the file's bytes and what is needed to read them durable.

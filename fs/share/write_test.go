@@ -83,3 +83,48 @@ func TestWriterDies(t *testing.T) {
 	nothingLeft(t, m, before)
 	works(t, f, data)
 }
+
+// TestWritesWhenFull: writes of rings and commits on a full volume find the blocks of a file that has just been removed, as the kernel's writes do, also those of which its first
+// blocks had room.
+func TestWritesWhenFull(t *testing.T) {
+	const size = 8 * mib
+	m := sharetest.New(t, 64*mib, 32*mib)
+	target := m.Write("target", nil)
+	s := connect(t, target)
+	g := newStage(t, s, target, size)
+	copied, err := s.Alloc(target, size)
+	require.NoError(t, err)
+	copy(copied.Bytes(), bytes.Repeat([]byte("commit"), size/6))
+	copy(g.bytes, bytes.Repeat([]byte("ring"), size/4))
+	fill := func(name string) {
+		t.Helper()
+		f, err := os.OpenFile(m.Path(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		require.NoError(t, err)
+		defer f.Close()
+		for err == nil {
+			_, err = f.Write(make([]byte, mib))
+		}
+		require.ErrorIs(t, err, unix.ENOSPC)
+	}
+	for range 10 {
+		for what, write := range map[string]func() error{
+			"ring": func() error {
+				q := &lanefs.Request{Op: lanefs.OpWrite, File: g.file, Memory: g.memory, Len: size}
+				g.ring.Start(q)
+				return q.Wait()
+			},
+			"commit": func() error { return copied.Commit(target, 0, 0, size) },
+		} {
+			require.NoError(t, unix.Ftruncate(int(target.Fd()), 0))
+			require.NoError(t, os.WriteFile(m.Path("large"), make([]byte, size+mib), 0o600))
+			fill("rest")
+			require.NoError(t, os.Remove(m.Path("large")))
+			require.NoError(t, write(), what)
+			got, err := os.ReadFile(target.Name())
+			require.NoError(t, err)
+			require.Len(t, got, size)
+			require.True(t, bytes.HasPrefix(got, []byte(what)))
+		}
+		require.NoError(t, os.Remove(m.Path("rest")))
+	}
+}
