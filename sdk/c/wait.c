@@ -82,9 +82,16 @@ struct python {
 	void *raised[3];
 };
 
+/* Likewise: what says that the calling thread's waits are to end, in all sessions; NULL: nothing does. */
+static _Thread_local const atomic_int *ends;
+
+void lanefs_python_ends(const atomic_int *flag) { ends = flag; }
+
 int lanefs_python_asked(void *arg)
 {
 	struct python *p = arg;
+	if (ends && atomic_load(ends))
+		return 1;
 	if ((uint64_t)pthread_self() != p->thread)
 		return 0;
 	int gil = p->ensure();

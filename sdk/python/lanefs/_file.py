@@ -465,8 +465,9 @@ class File:
         return self._batch_on(False, memory, file_offsets, offsets, lengths, stream)
 
     def read_batch_async(self, *args, **kwargs):
-        """`read_batch` in a thread, so that an event loop goes on. The stream is the caller's. Who is cancelled while waiting for it waits for its end all
-        the same: after that the memory is one's own again.
+        """`read_batch` in a thread, so that an event loop goes on. The stream is the caller's. Who is cancelled while waiting for it goes on within a
+        tenth of a second, also when the daemon or the device does not answer, and the memory is one's own again: what is under way does not touch it. Of a write some or all may be
+        done.
 
         Parameters
         ----------
@@ -486,8 +487,8 @@ class File:
         return self._batch_async(True, *args, **kwargs)
 
     def write_batch_async(self, *args, **kwargs):
-        """`write_batch` in a thread, so that an event loop goes on. The stream is the caller's. Who is cancelled while waiting for it waits for its end all
-        the same: after that the memory is one's own again.
+        """`write_batch` in a thread, so that an event loop goes on. The stream is the caller's. Who is cancelled while waiting for it goes on as with
+        `read_batch_async`.
 
         Parameters
         ----------
@@ -559,6 +560,9 @@ class File:
     def _on_stage(self):
         """The stage, and the file's handle there."""
         self._own()
+        staged = self._staged
+        if staged is not None:  # without a lock, which another thread may hold while it waits for the daemon
+            return staged
         stage = self.session.stage(self.fd)
         with self._lock:
             if self._staged is None:

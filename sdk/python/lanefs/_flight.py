@@ -4,6 +4,7 @@ import collections
 import ctypes
 import errno
 import os
+import threading
 import weakref
 
 from ._session import GONE_TEXT
@@ -140,7 +141,7 @@ class StreamBatch:
         return self._flight.results
 
     def __await__(self):
-        """`results`, in a thread, so that an event loop goes on. Who is cancelled while waiting for it waits for its end all the same.
+        """`results`, in a thread, so that an event loop goes on. Who is cancelled while waiting for it goes on at once; memory and results stay, as when it is dropped.
 
         Raises
         ------
@@ -150,16 +151,46 @@ class StreamBatch:
         return in_thread(self.results).__await__()
 
 
+class _Call:
+    """A call in a thread of an executor, which another thread may end."""
+
+    def __init__(self, call, args):
+        self._call, self._args = call, args
+        self._first = threading.Lock()  # taken by who comes first: the thread, or who gives the call up
+        self._ends = ctypes.c_int(0)    # whether waits are to end
+
+    def __call__(self):
+        if not self._first.acquire(blocking=False):
+            return None  # given up
+        from ._stage import ends
+        with ends(self._ends):
+            return self._call(*self._args)
+
+    def give_up(self):
+        """It does not begin any more, or waits no more for the daemon. Whether it has not begun."""
+        self._ends.value = 1
+        return self._first.acquire(blocking=False)
+
+
 async def in_thread(call, *args):
     import asyncio  # late: it is large
-    done = asyncio.get_running_loop().run_in_executor(None, call, *args)
+    call = _Call(call, args)
+    done = asyncio.get_running_loop().run_in_executor(None, call)
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
+        if call.give_up():  # all threads are busy, perhaps for as long as the daemon stands still
+            done.add_done_callback(_ignore)
+            raise
         while not done.done():
             try:
                 await asyncio.wait([done])
             except asyncio.CancelledError:
                 pass  # once is enough
-        done.exception()  # nobody is told
+        _ignore(done)
         raise
+
+
+def _ignore(done):
+    if not done.cancelled():
+        done.exception()  # nobody is told

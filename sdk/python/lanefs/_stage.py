@@ -2,6 +2,7 @@
 
 import array
 import collections
+import contextlib
 import ctypes
 import errno
 import os
@@ -83,6 +84,20 @@ def library():
                 f.restype, f.argtypes = result, args
             _lib = lib
     return _lib
+
+
+@contextlib.contextmanager
+def ends(flag):
+    """While flag, a c_int, is not 0, no call of this thread waits: it ends with EINTR. What was under way does no harm, as after an interruption."""
+    lib = library()
+    if not hasattr(lib, "lanefs_python_ends"):  # an older library: calls end when they have ended
+        yield
+        return
+    lib.lanefs_python_ends(ctypes.byref(flag))
+    try:
+        yield
+    finally:
+        lib.lanefs_python_ends(None)
 
 
 def _check(lib, result):

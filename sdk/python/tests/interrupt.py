@@ -4,6 +4,8 @@ Of each case it prints the name, and waits for a line; the test then holds the d
 "interrupted", and lets the device go on.
 """
 
+import asyncio
+import concurrent.futures
 import os
 import signal
 import sys
@@ -75,9 +77,44 @@ def dropped():
     f.session.wait()
 
 
+def cancelled(*batches):
+    """Batches of an event loop that has one thread for them. The first is cancelled by the signal, as a program's own timeout would, then the others."""
+    async def go():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
+        tasks = [asyncio.ensure_future(b()) for b in batches]
+        loop.add_signal_handler(signal.SIGINT, tasks[-1].cancel)
+        for t in reversed(tasks):
+            if t is not tasks[-1]:
+                t.cancel()
+            try:
+                await t
+            except asyncio.CancelledError:
+                pass
+            else:
+                raise SystemExit("a batch ended")
+        loop.remove_signal_handler(signal.SIGINT)
+    asyncio.run(go())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise KeyboardInterrupt
+
+
+def cancelled_read():
+    cancelled(lambda: f.read_batch_async(into, [0, 100], [0, N // 2], [N // 2, N // 2]))
+
+
+def cancelled_write():
+    cancelled(lambda: f.write_batch_async(data, [0], [0], [N]))
+
+
+def cancelled_queued():
+    """The second has no thread, for the first has it."""
+    cancelled(lambda: f.read_batch_async(into, [0], [0], [N]), lambda: f.read_batch_async(into, [0], [0], [N]))
+
+
 signal.alarm(100)  # nothing hangs
 threads = []
-for case in (read, write, read, behind, again, dropped, mapped):
+for case in (read, write, read, behind, again, cancelled_read, cancelled_write, cancelled_queued, dropped, mapped):
     print(case.__name__, flush=True)
     sys.stdin.readline()
     try:
