@@ -75,8 +75,9 @@ func status(argv0 string, c *cobra.Command, err error) int {
 	return code
 }
 
-// checkUsage makes the errors of a command's arguments, and of those below it, usage errors.
+// checkUsage makes the errors of a command's arguments, and of those below it, usage errors, and a flag that is given twice such an error.
 func checkUsage(c *cobra.Command) {
+	onlyOnce(c.Flags())
 	if args := c.Args; args != nil {
 		c.Args = func(c *cobra.Command, a []string) error { return usage(args(c, a)) }
 	}
@@ -91,10 +92,13 @@ func flagError(c *cobra.Command, err error) error {
 	if errors.As(err, &bad) && bad.Unwrap() != nil {
 		err = fmt.Errorf("--%s %q: %w", bad.GetFlag().Name, bad.GetValue(), bad.Unwrap())
 	} else {
-		err = fmt.Errorf("%w; lanefs help %s lists the flags", err, commandName(c))
+		err = fmt.Errorf("%w; %s lists the flags", err, helpOf(c))
 	}
 	return usage(err)
 }
+
+// helpOf is the command that explains c.
+func helpOf(c *cobra.Command) string { return strings.TrimSpace("lanefs help " + commandName(c)) }
 
 // commandName is a command as it is typed behind lanefs.
 func commandName(c *cobra.Command) string {
@@ -113,11 +117,14 @@ func subcommand(c *cobra.Command, args []string) error {
 func unknownCommand(c *cobra.Command, name string) error {
 	var names []string
 	for _, sub := range c.Commands() {
+		if sub.Name() == name {
+			return fmt.Errorf("the command %q is behind \"--\", where no command is looked for: put it before that", name)
+		}
 		if !sub.Hidden {
 			names = append(names, sub.Name())
 		}
 	}
-	lists := strings.TrimSpace("lanefs help " + commandName(c))
+	lists := helpOf(c)
 	if meant := nearest.Of(name, names); meant != "" {
 		return fmt.Errorf("unknown command %q: did you mean %q? (%s lists all)", name, meant, lists)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -48,6 +49,13 @@ func mountHelper(name string) string {
 // that LaneFS does not know left out, -f is a mount that is not made.
 func helperFlags(args []string) (out []string, err error) {
 	for i := 0; i < len(args); i++ {
+		if a := args[i]; len(a) > 2 && a[0] == '-' && strings.Trim(a[1:], "sfnv") == "" { // mount(8) gives them apart; a person may not
+			apart := make([]string, len(a)-1)
+			for k, flag := range a[1:] {
+				apart[k] = "-" + string(flag)
+			}
+			args = slices.Replace(slices.Clone(args), i, i+1, apart...)
+		}
 		switch args[i] {
 		case "-n", "-v":
 		case "-t":

@@ -64,6 +64,12 @@ func rootCommand() *cobra.Command {
 	} {
 		root.AddCommand(command())
 	}
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" { // cobra's, which takes any name for a wish for help
+			c.Args, c.RunE = subcommand, func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
 	checkUsage(root)
 	return root
 }

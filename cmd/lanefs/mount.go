@@ -101,6 +101,9 @@ func exactly(want string) cobra.PositionalArgs {
 		}
 	}
 	return func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return fmt.Errorf("%s: want %s", c.Name(), want)
+		}
 		if len(args) != n {
 			return fmt.Errorf("%s: want %s, got %q", c.Name(), want, args)
 		}

@@ -109,7 +109,7 @@ func runProgram(args []string, trace bool) (int, error) {
 	if strings.ContainsAny(dir, ":;") {
 		return 0, fmt.Errorf("the libraries are in %q, which the loader takes for several directories: install LaneFS elsewhere", dir)
 	}
-	r, err := newRoads()
+	r, err := newRoads(roadsDirs()...)
 	if err != nil {
 		return 0, err
 	}

@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
@@ -23,18 +26,40 @@ var roadNames = []string{"LaneFS, shared memory", "LaneFS, stage", "LaneFS, page
 // requests, 8 bytes each.
 type roads struct{ path string }
 
-// newRoads makes the file, which only this user can read and write.
-func newRoads() (*roads, error) {
-	f, err := os.CreateTemp("", "lanefs-roads-")
+// roadsDirs are where that file may be: TMPDIR, and where there is mostly room.
+func roadsDirs() []string { return []string{os.TempDir(), "/dev/shm", "/tmp", "/var/tmp"} }
+
+// newRoads makes the file, which only this user can read and write, in the first directory in which that can be done.
+func newRoads(dirs ...string) (*roads, error) {
+	var failed []error
+	for k, dir := range dirs {
+		if slices.Contains(dirs[:k], dir) {
+			continue
+		}
+		r, err := roadsIn(dir)
+		if err == nil {
+			return r, nil
+		}
+		failed = append(failed, err)
+	}
+	return nil, fmt.Errorf("run: there is no room for the file that counts the bytes; TMPDIR can name a directory for it: %w", errors.Join(failed...))
+}
+
+func roadsIn(dir string) (*roads, error) {
+	dir, err := filepath.Abs(dir) // the program may go elsewhere
 	if err != nil {
-		return nil, fmt.Errorf("a file for the count of bytes: %w", err)
+		return nil, err
+	}
+	f, err := os.CreateTemp(dir, "lanefs-roads-")
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close()
 	b := make([]byte, roadsSize)
 	copy(b, roadsMagic)
 	if _, err := f.Write(b); err != nil {
 		os.Remove(f.Name())
-		return nil, fmt.Errorf("a file for the count of bytes: %w", err)
+		return nil, err
 	}
 	return &roads{f.Name()}, nil
 }
