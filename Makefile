@@ -141,10 +141,11 @@ SBINDIR ?= /usr/sbin
 # What a program brings; /etc/modprobe.d is the administrator's, and a file lanefs.conf there takes the place of this one (modprobe.d(5)).
 MODPROBEDIR ?= /usr/lib/modprobe.d
 UDEVDIR ?= /usr/lib/udev/rules.d
+BINARY := ./lanefs
 install: build ## lanefs, its manual pages, completions, systemd units, the C SDK and libcufile into $(DESTDIR)$(PREFIX), the helpers of mount(8) and umount(8) into $(DESTDIR)$(SBINDIR), udev rules and the fuse module's option
-	@install -d $(DESTDIR)$(PREFIX)/bin
-	install -m 755 lanefs $(DESTDIR)$(PREFIX)/bin/lanefs
-	cmd/lanefs/dist/install ./lanefs "$(DESTDIR)" "$(PREFIX)" "$(SBINDIR)" "$(MODPROBEDIR)" "$(UDEVDIR)"
+	@install -d "$(DESTDIR)$(PREFIX)/bin"
+	install -m 755 "$(BINARY)" "$(DESTDIR)$(PREFIX)/bin/lanefs"
+	cmd/lanefs/dist/install "$(BINARY)" "$(DESTDIR)" "$(PREFIX)" "$(SBINDIR)" "$(MODPROBEDIR)" "$(UDEVDIR)"
 	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 	$(MAKE) --no-print-directory -s -C sdk/cufile install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
 	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
