@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -141,7 +142,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestWheel: pip makes a wheel of a checkout without a network, with the C library in it, and installs it in a fresh environment, where it works.
+// TestWheel: pip makes a wheel of a checkout without a network, with the C library in it, and installs it in a fresh environment, where it works; a second one has nothing of the first.
 func TestWheel(t *testing.T) {
 	with := ""
 	for _, bin := range []string{"python3", "/usr/bin/python3"} {
@@ -162,14 +163,34 @@ func TestWheel(t *testing.T) {
 		out, err := exec.Command("cp", "-r", filepath.Join("..", name), filepath.Join(from, "sdk", name)).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	out, err := exec.Command(with, "-m", "pip", "wheel", "-q", "--no-index", "--no-build-isolation", "--no-deps", "--no-cache-dir", "-w", from,
-		filepath.Join(from, "sdk", "python")).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	make := func() {
+		out, err := exec.Command(with, "-m", "pip", "wheel", "-q", "--no-index", "--no-build-isolation", "--no-deps", "--no-cache-dir", "-w", from,
+			filepath.Join(from, "sdk", "python")).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	// Of other sources at first: of a module that is gone since, and of a library that was another.
+	gone, changed := filepath.Join(from, "sdk", "python", "lanefs", "gone.py"), filepath.Join(from, "sdk", "c", "sum.c")
+	now, err := os.ReadFile(changed)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(gone, nil, 0o644))
+	require.NoError(t, os.WriteFile(changed, append(now, "const char lanefs_of_before[] = \"of before\";\n"...), 0o644))
+	make()
+	require.NoError(t, os.Remove(gone))
+	require.NoError(t, os.WriteFile(changed, now, 0o644))
+	later := time.Now().Add(2 * time.Second) // make sees it, whatever grain the file system's times have
+	require.NoError(t, os.Chtimes(changed, later, later))
+	make()
 	wheels, err := filepath.Glob(filepath.Join(from, "lanefs-*-py3-none-*.whl"))
 	require.NoError(t, err)
 	require.Len(t, wheels, 1)
 	require.NotContains(t, wheels[0], "-any.whl") // the library is this machine's
 	require.ElementsMatch(t, append(sources(t), "lanefs/liblanefs.so.1"), members(t, wheels[0]))
+	z, err := zip.OpenReader(wheels[0])
+	require.NoError(t, err)
+	defer z.Close()
+	binary, err := fs.ReadFile(z, "lanefs/liblanefs.so.1")
+	require.NoError(t, err)
+	require.NotContains(t, string(binary), "lanefs_of_before")
 	m := sharetest.New(t, 64*mib, 32*mib)
 	cmd := command(t, m, filepath.Join("tests", "test_package.py"))
 	bin, path := filepath.Join(to, "bin", "python3"), ""
@@ -181,8 +202,10 @@ func TestWheel(t *testing.T) {
 		path = to
 		install = []string{bin, "-m", "pip", "install", "-q", "--no-index", "--target", to, wheels[0]}
 	}
-	out, err = exec.Command(install[0], install[1:]...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	for range 2 { // a second time over the first
+		out, err := exec.Command(install[0], append(install[1:], "--force-reinstall")...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
 	cmd.Path, cmd.Args[0] = bin, bin
 	cmd.Env = append(cmd.Env, "PYTHONPATH="+path, "LANEFS_TEST_WHEEL="+to)
 	cmd.Dir = to // not where the sources are

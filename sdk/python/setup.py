@@ -24,9 +24,11 @@ class Build(build_py):
     """The package, and the library."""
 
     def run(self):
+        package = os.path.join(self.build_lib, "lanefs")
+        shutil.rmtree(package, ignore_errors=True)  # of an earlier build, which may have had other modules, and an older library
         super().run()
-        to = os.path.join(self.build_lib, "lanefs", "liblanefs.so.1")
-        if os.path.exists(to):  # it lies in the package: made before
+        to = os.path.join(package, "liblanefs.so.1")
+        if os.path.exists(to):  # it lies in the sources' package: made before
             return
         if not os.path.exists(os.path.join(SOURCE, "lanefs.h")):
             raise SystemExit("lanefs: the C library's sources (sdk/c) are not beside sdk/python: build from a whole checkout, or put liblanefs.so.1 into lanefs/")
