@@ -32,7 +32,7 @@ enum lanefs_kind {
 	LANEFS_DMABUF = 2,
 	LANEFS_POSIX = 3,  /* CUDA's and HIP's handles: cuMemImportFromShareableHandle */
 	LANEFS_IPC = 4,    /* a memfd with an IPC handle of HSA in it */
-	LANEFS_LEGACY = 5, /* a memfd with a handle of cuIpcGetMemHandle or hipIpcGetMemHandle in it (docs/SPEC.md) */
+	LANEFS_LEGACY = 5 /* a memfd with a handle of cuIpcGetMemHandle or hipIpcGetMemHandle in it (docs/SPEC.md) */
 };
 
 struct lanefs_facts {
@@ -189,7 +189,7 @@ int lanefs_release(lanefs *s, uint32_t handle);
 enum lanefs_op {
 	LANEFS_READ = 1,  /* file to memory */
 	LANEFS_WRITE = 2, /* memory to file */
-	LANEFS_SYNC = 3,  /* make the file durable */
+	LANEFS_SYNC = 3  /* make the file durable */
 };
 
 struct lanefs_request {

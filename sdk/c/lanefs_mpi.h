@@ -29,9 +29,9 @@ typedef int (*lanefs_mpi_sync)(void *stream);
 /* The lowest offset that a rank found missing, and the highest errno, of all ranks. */
 static inline int64_t lanefs_mpi_end_(int err, uint64_t end, MPI_Comm comm)
 {
-	unsigned long long mine[2] = {(unsigned long long)err, ~(unsigned long long)end}, all[2];
+	uint64_t mine[2] = {(uint64_t)err, ~end}, all[2];
 
-	if (MPI_Allreduce(mine, all, 2, MPI_UNSIGNED_LONG_LONG, MPI_MAX, comm) != MPI_SUCCESS)
+	if (MPI_Allreduce(mine, all, 2, MPI_UINT64_T, MPI_MAX, comm) != MPI_SUCCESS)
 		all[0] = EIO;
 	if (all[0]) {
 		errno = (int)all[0];
@@ -43,11 +43,10 @@ static inline int64_t lanefs_mpi_end_(int err, uint64_t end, MPI_Comm comm)
 /* Whether all ranks mean the same range, and none has failed. */
 static inline int lanefs_mpi_begin_(int err, uint64_t offset, uint64_t length, int root, MPI_Comm comm)
 {
-	unsigned long long mine[7] = {(unsigned long long)err, offset, ~(unsigned long long)offset, length, ~(unsigned long long)length,
-				      (unsigned long long)(root + 1), ~(unsigned long long)(root + 1)}, all[7];
+	uint64_t mine[7] = {(uint64_t)err, offset, ~offset, length, ~length, (uint64_t)(root + 1), ~(uint64_t)(root + 1)}, all[7];
 	int i;
 
-	if (MPI_Allreduce(mine, all, 7, MPI_UNSIGNED_LONG_LONG, MPI_MAX, comm) != MPI_SUCCESS)
+	if (MPI_Allreduce(mine, all, 7, MPI_UINT64_T, MPI_MAX, comm) != MPI_SUCCESS)
 		all[0] = EIO;
 	for (i = 1; !all[0] && i < 7; i += 2)
 		if (all[i] != ~all[i + 1])
@@ -85,7 +84,7 @@ static inline int64_t lanefs_mpi_allgather(lanefs_stage *st, uint32_t file, void
 	MPI_Comm_size(comm, &ranks);
 	MPI_Comm_rank(comm, &rank);
 	/* Two sets: MPI may look at those of a call that is under way. */
-	counts = malloc(4 * sizeof(int) * (size_t)ranks);
+	counts = (int *)malloc(4 * sizeof(int) * (size_t)ranks);
 	err = !counts ? ENOMEM : offset + length < offset || offset + length > INT64_MAX ? EINVAL : 0;
 	if (lanefs_mpi_begin_(err, offset, length, -1, comm)) {
 		err = errno;
@@ -104,7 +103,7 @@ static inline int64_t lanefs_mpi_allgather(lanefs_stage *st, uint32_t file, void
 			count[i] = (int)(n - low < part ? n - low : part);
 		}
 		if (!err && count[rank])
-			err = lanefs_mpi_part_(st, file, memory, offset, at + (uint64_t)begin[rank], (uint64_t)count[rank], stream, sync, &end);
+			err = lanefs_mpi_part_(st, file, (char *)memory, offset, at + (uint64_t)begin[rank], (uint64_t)count[rank], stream, sync, &end);
 		code = MPI_Wait(&request, MPI_STATUS_IGNORE); /* the last chunk's, while this one was read */
 		if (code == MPI_SUCCESS)
 			code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, (char *)memory + at, count, begin, MPI_BYTE, comm, &request);
@@ -136,7 +135,7 @@ static inline int64_t lanefs_mpi_bcast(lanefs_stage *st, uint32_t file, void *me
 		uint64_t n = length - at < LANEFS_MPI_CHUNK ? length - at : LANEFS_MPI_CHUNK;
 
 		if (!err && rank == root)
-			err = lanefs_mpi_part_(st, file, memory, offset, at, n, stream, sync, &end);
+			err = lanefs_mpi_part_(st, file, (char *)memory, offset, at, n, stream, sync, &end);
 		code = MPI_Wait(&request, MPI_STATUS_IGNORE);
 		if (code == MPI_SUCCESS)
 			code = MPI_Ibcast((char *)memory + at, (int)n, MPI_BYTE, root, comm, &request);

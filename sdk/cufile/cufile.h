@@ -15,6 +15,8 @@
 #include <sys/types.h>
 #include <time.h>
 
+struct timespec; /* that of ISO C before 2011 has none */
+
 #if defined(__has_include)
 #if __has_include(<cuda.h>) && !defined(LANEFS_NO_CUDA_H)
 #include <cuda.h>
@@ -84,10 +86,10 @@ extern "C" {
 	X(CU_FILE_IO_MAX_ERROR, 50, "the last error")
 
 typedef enum CUfileOpError {
-	CU_FILE_SUCCESS = 0,
 #define LANEFS_X(name, n, text) name = CUFILEOP_BASE_ERR + n,
 	LANEFS_CUFILE_ERRORS(LANEFS_X)
 #undef LANEFS_X
+	CU_FILE_SUCCESS = 0
 } CUfileOpError;
 
 static inline const char *cufileop_status_error(CUfileOpError status)
@@ -128,19 +130,19 @@ typedef enum CUfileDriverStatusFlags {
 	CU_FILE_NVMESH_SUPPORTED = 8,
 	CU_FILE_BEEGFS_SUPPORTED = 9,
 	CU_FILE_NVME_P2P_SUPPORTED = 11,
-	CU_FILE_SCATEFS_SUPPORTED = 12,
+	CU_FILE_SCATEFS_SUPPORTED = 12
 } CUfileDriverStatusFlags_t;
 
 typedef enum CUfileDriverControlFlags {
 	CU_FILE_USE_POLL_MODE = 0,
-	CU_FILE_ALLOW_COMPAT_MODE = 1,
+	CU_FILE_ALLOW_COMPAT_MODE = 1
 } CUfileDriverControlFlags_t;
 
 typedef enum CUfileFeatureFlags {
 	CU_FILE_DYN_ROUTING_SUPPORTED = 0,
 	CU_FILE_BATCH_IO_SUPPORTED = 1,
 	CU_FILE_STREAMS_SUPPORTED = 2,
-	CU_FILE_PARALLEL_IO_SUPPORTED = 3,
+	CU_FILE_PARALLEL_IO_SUPPORTED = 3
 } CUfileFeatureFlags_t;
 
 typedef struct CUfileDrvProps {
@@ -176,7 +178,7 @@ typedef struct CUfileFSOps {
 enum CUfileFileHandleType {
 	CU_FILE_HANDLE_TYPE_OPAQUE_FD = 1,
 	CU_FILE_HANDLE_TYPE_OPAQUE_WIN32 = 2,
-	CU_FILE_HANDLE_TYPE_USERSPACE_FS = 3,
+	CU_FILE_HANDLE_TYPE_USERSPACE_FS = 3
 };
 
 typedef struct CUfileDescr_t {
@@ -225,7 +227,7 @@ CUfileError_t cuFileStreamDeregister(CUstream stream);
 
 typedef enum CUfileOpcode {
 	CUFILE_READ = 0,
-	CUFILE_WRITE = 1,
+	CUFILE_WRITE = 1
 } CUfileOpcode_t;
 
 typedef enum CUFILEStatus_enum {
@@ -235,11 +237,11 @@ typedef enum CUFILEStatus_enum {
 	CUFILE_CANCELED = 0x08,
 	CUFILE_COMPLETE = 0x10,
 	CUFILE_TIMEOUT = 0x20,
-	CUFILE_FAILED = 0x40,
+	CUFILE_FAILED = 0x40
 } CUfileStatus_t;
 
 typedef enum cufileBatchMode {
-	CUFILE_BATCH = 1,
+	CUFILE_BATCH = 1
 } CUfileBatchMode_t;
 
 typedef struct CUfileIOParams {
@@ -280,7 +282,7 @@ typedef enum CUFileSizeTConfigParameter_t {
 	CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB,
 	CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE,
 	CUFILE_PARAM_POLLTHRESHOLD_SIZE_KB,
-	CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS,
+	CUFILE_PARAM_PROPERTIES_BATCH_IO_TIMEOUT_MS
 } CUFileSizeTConfigParameter_t;
 
 typedef enum CUFileBoolConfigParameter_t {
@@ -295,18 +297,18 @@ typedef enum CUFileBoolConfigParameter_t {
 	CUFILE_PARAM_PREFER_IO_URING,
 	CUFILE_PARAM_FORCE_ODIRECT_MODE,
 	CUFILE_PARAM_SKIP_TOPOLOGY_DETECTION,
-	CUFILE_PARAM_STREAM_MEMOPS_BYPASS,
+	CUFILE_PARAM_STREAM_MEMOPS_BYPASS
 } CUFileBoolConfigParameter_t;
 
 typedef enum CUFileStringConfigParameter_t {
 	CUFILE_PARAM_LOGGING_LEVEL,
 	CUFILE_PARAM_ENV_LOGFILE_PATH,
-	CUFILE_PARAM_LOG_DIR,
+	CUFILE_PARAM_LOG_DIR
 } CUFileStringConfigParameter_t;
 
 typedef enum CUFileArrayConfigParameter_t {
 	CUFILE_PARAM_POSIX_POOL_SLAB_SIZE_KB,
-	CUFILE_PARAM_POSIX_POOL_SLAB_COUNT,
+	CUFILE_PARAM_POSIX_POOL_SLAB_COUNT
 } CUFileArrayConfigParameter_t;
 
 CUfileError_t cuFileGetParameterSizeT(CUFileSizeTConfigParameter_t param, size_t *value);

@@ -12,6 +12,8 @@
 #include <sys/types.h>
 #include <time.h>
 
+struct timespec; /* that of ISO C before 2011 has none */
+
 #if defined(__has_include)
 #if __has_include(<hip/hip_runtime_api.h>)
 #include <hip/hip_runtime_api.h>
@@ -72,7 +74,7 @@ typedef enum hipFileOpError {
 	hipFileGPUMemoryPinningFailed = HIPFILE_BASE_ERR + 36,
 	hipFileBatchFull = HIPFILE_BASE_ERR + 37,
 	hipFileAsyncNotSupported = HIPFILE_BASE_ERR + 38,
-	hipFileIOMaxError = HIPFILE_BASE_ERR + 39,
+	hipFileIOMaxError = HIPFILE_BASE_ERR + 39
 } hipFileOpError_t;
 
 typedef struct hipFileError {
@@ -100,19 +102,19 @@ typedef enum hipFileDriverStatusFlags {
 	hipFileNVMeshSupported = 8,
 	hipFileBeeGFSSupported = 9,
 	hipFileNVMeP2PSupported = 11,
-	hipFileScatefsSupported = 12,
+	hipFileScatefsSupported = 12
 } hipFileDriverStatusFlags_t;
 
 typedef enum hipFileDriverControlFlags {
 	hipFileUsePollMode = 0,
-	hipFileAllowCompatMode = 1,
+	hipFileAllowCompatMode = 1
 } hipFileDriverControlFlags_t;
 
 typedef enum hipFileFeatureFlags {
 	hipFileDynRoutingSupported = 0,
 	hipFileBatchIOSupported = 1,
 	hipFileStreamsSupported = 2,
-	hipFileParallelIOSupported = 3,
+	hipFileParallelIOSupported = 3
 } hipFileFeatureFlags_t;
 
 typedef struct hipFileDriverProps {
@@ -145,7 +147,7 @@ typedef struct hipFileFSOps {
 typedef enum hipFileFileHandleType {
 	hipFileHandleTypeOpaqueFD = 1,
 	hipFileHandleTypeOpaqueWin32 = 2,
-	hipFileHandleTypeUserspaceFS = 3,
+	hipFileHandleTypeUserspaceFS = 3
 } hipFileFileHandleType_t;
 
 typedef struct hipFileDescr {
@@ -192,7 +194,7 @@ hipFileError_t hipFileStreamDeregister(hipStream_t stream);
 
 typedef enum hipFileOpcode {
 	hipFileBatchRead = 0,
-	hipFileBatchWrite = 1,
+	hipFileBatchWrite = 1
 } hipFileOpcode_t;
 
 typedef enum hipFileStatus {
@@ -202,11 +204,11 @@ typedef enum hipFileStatus {
 	hipFileCanceled = 1 << 3,
 	hipFileComplete = 1 << 4,
 	hipFileTimeout = 1 << 5,
-	hipFileFailed = 1 << 6,
+	hipFileFailed = 1 << 6
 } hipFileStatus_t;
 
 typedef enum hipFileBatchMode {
-	hipFileBatch = 1,
+	hipFileBatch = 1
 } hipFileBatchMode_t;
 
 typedef struct hipFileIOParams {
@@ -247,7 +249,7 @@ typedef enum hipFileSizeTConfigParameter_t {
 	hipFileParamPropertiesMaxDevicePinnedMemSizeKB,
 	hipFileParamPropertiesIOBatchsize,
 	hipFileParamPollthresholdSizeKB,
-	hipFileParamPropertiesBatchIOTimeoutMs,
+	hipFileParamPropertiesBatchIOTimeoutMs
 } hipFileSizeTConfigParameter_t;
 
 typedef enum hipFileBoolConfigParameter_t {
@@ -262,13 +264,13 @@ typedef enum hipFileBoolConfigParameter_t {
 	hipFileParamPreferIOUring,
 	hipFileParamForceOdirectMode,
 	hipFileParamSkipTopologyDetection,
-	hipFileParamStreamMemopsBypass,
+	hipFileParamStreamMemopsBypass
 } hipFileBoolConfigParameter_t;
 
 typedef enum hipFileStringConfigParameter_t {
 	hipFileParamLoggingLevel,
 	hipFileParamEnvLogfilePath,
-	hipFileParamLogDir,
+	hipFileParamLogDir
 } hipFileStringConfigParameter_t;
 
 hipFileError_t hipFileGetParameterSizeT(hipFileSizeTConfigParameter_t param, size_t *value);

@@ -1,0 +1,45 @@
+package ctest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestStandards: each header that programs include compiles by itself, and twice, in C and in C++ of old standards and new ones, without a warning.
+func TestStandards(t *testing.T) {
+	compilers := map[string][]string{"gcc": {"c99", "c11", "gnu17"}, "g++": {"c++98", "c++11", "c++20"}}
+	for tool := range compilers {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: apt-get install --no-install-recommends gcc g++", tool)
+		}
+	}
+	headers := []string{"sdk/c/lanefs.h", "sdk/cufile/cufile.h", "sdk/cufile/hipfile.h"}
+	var flags []string
+	if out, err := exec.Command("mpicc", "--showme:incdirs").Output(); err == nil {
+		headers = append(headers, "sdk/c/lanefs_mpi.h")
+		for _, dir := range strings.Fields(string(out)) {
+			flags = append(flags, "-isystem", dir) // whose warnings are not ours
+		}
+	}
+	sources := t.TempDir()
+	for i, name := range headers {
+		header, err := filepath.Abs(filepath.Join("../../..", name))
+		require.NoError(t, err)
+		include := fmt.Sprintf("#include %q\n", header)
+		for compiler, standards := range compilers {
+			source := filepath.Join(sources, fmt.Sprintf("%d.%s", i, map[string]string{"gcc": "c", "g++": "cc"}[compiler]))
+			require.NoError(t, os.WriteFile(source, []byte(include+include), 0o644)) // twice, too
+			for _, standard := range standards {
+				args := append([]string{"-std=" + standard, "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source}, flags...)
+				out, err := exec.Command(compiler, args...).CombinedOutput()
+				require.NoError(t, err, "%s, %s: %s", name, standard, out)
+			}
+		}
+	}
+}
