@@ -13,7 +13,11 @@ from lanefs import _driver, _stage
 
 
 def _say(good, what, value):
-    print(f"{'ok  ' if good else 'no  ' if good is None else 'BAD '} {what:<22} {value}", flush=True)
+    try:
+        print(f"{'ok  ' if good else 'no  ' if good is None else 'BAD '} {what:<22} {value}", flush=True)
+    except OSError as e:  # a full file, or a reader that has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)  # for what the interpreter has left to write
+        sys.exit(1 if isinstance(e, BrokenPipeError) else f"python -m lanefs: standard output: {e.strerror}")
     return good is not False
 
 
@@ -108,6 +112,7 @@ def main():
     sub = p.add_subparsers(dest="command", required=True)
     d = sub.add_parser("doctor", help="what is here, what is missing, and the remedy; status 1 if something is bad")
     d.add_argument("path", nargs="*", help="files or directories of mounts; by default all mounts of LaneFS")
+    sys.stdout.reconfigure(errors="backslashreplace")  # names of files are any bytes
     return doctor(p.parse_args().path)
 
 

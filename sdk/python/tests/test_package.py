@@ -37,6 +37,21 @@ class Package(unittest.TestCase):
         self.assertEqual(p.returncode, 1)
         self.assertIn("make -C sdk/c", p.stdout)
 
+    def test_doctor_output(self):  # that nobody takes, and names that are no text
+        command = [sys.executable, "-m", "lanefs", "doctor"]
+        with open("/dev/full", "wb") as full:
+            p = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((p.returncode, p.stderr), (1, "python -m lanefs: standard output: No space left on device\n"))
+        read, write = os.pipe()
+        os.close(read)
+        p = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+        os.close(write)
+        self.assertEqual((p.returncode, p.stderr), (1, ""))
+        for locale in "C", "C.UTF-8":
+            p = subprocess.run([*map(os.fsencode, command), os.fsencode(DIR) + b"/\xff"], capture_output=True, env={**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+            self.assertEqual((p.returncode, p.stderr), (1, b""), locale)
+            self.assertIn(b"BAD ", p.stdout)
+
     def test_doctor_elsewhere(self):
         """Without a mount, and where no GPU's driver is, nothing is bad; a path is what the kernel's table says, whatever its letters."""
         doctor = importlib.import_module("lanefs.__main__")
