@@ -131,9 +131,9 @@ class Driver:
         return f(*args)
 
     @inside
-    def create(self, size):
-        """Allocates physical memory that can be exported. Returns a handle and a descriptor of it."""
-        handle, fd = ctypes.c_uint64(), ctypes.c_int(-1)
+    def create(self, size, fds):
+        """Allocates physical memory that can be exported. Returns a handle and a descriptor of it, which fds, its Descriptors, closes."""
+        handle, fd = ctypes.c_uint64(), fds.slot()
         prop = _Prop(type=1, handle_types=1, location_type=1, location=self.ordinal.value)
         self.do("MemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(prop), ctypes.c_ulonglong(0))
         try:

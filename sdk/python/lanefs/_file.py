@@ -11,6 +11,7 @@ import weakref
 
 from . import _dlpack, _stage
 from . import _wire as w
+from ._descriptors import Descriptors
 from ._flight import Flight, StreamBatch, in_thread, sweep
 from ._memory import Anonymous, Buffer, adopt, cuda_array
 from ._ring import Plain, Ring
@@ -48,11 +49,8 @@ def open(path, mode="r", fallback=False):
 
 def need_mount(path):
     """NotLaneFS, before a file is made at path, if its directory is not on a LaneFS mount."""
-    fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        Session.of(fd, repr(path))
-    finally:
-        os.close(fd)
+    with Descriptors() as fds:
+        Session.of(fds.get(os.open, os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_CLOEXEC), repr(path))
 
 
 class File:
@@ -83,7 +81,8 @@ class File:
             raise ValueError(f"mode {mode!r}: want one of {', '.join(map(repr, _MODES))}")
         self.path, self.mode, self.fd = os.fspath(path), mode, None
         self.session = self._handle = self._ring = self._staged = None
-        self.fd = os.open(path, _MODES[mode] | os.O_CLOEXEC, 0o666)
+        self._fds = Descriptors()
+        self.fd = self._fds.get(os.open, path, _MODES[mode] | os.O_CLOEXEC, 0o666)
         self._lock = threading.RLock()  # the handler of a signal may come in the middle
         try:
             self.session = Session.of(self.fd, repr(self.path if name is None else name))
@@ -626,10 +625,10 @@ class File:
             self._handle.release()
         self._staged = None  # what is on streams keeps the handle
         sweep()
-        lost = self.session is not None and self.session._lost
-        fd, self.fd, self._ring, self._handle = self.fd, None, None, None  # first: who is interrupted must not close the number again, which may be another file's
-        if not lost:  # likewise
-            os.close(fd)
+        if self.session is not None and self.session._lost:  # the number may be another file's
+            self._fds.forget()
+        self.fd = self._ring = self._handle = None
+        self._fds.close()
         _stage.interrupted()  # while the handle was released
 
     _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules

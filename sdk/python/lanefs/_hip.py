@@ -94,30 +94,30 @@ def map_ipc(driver, fd, offset, size):
 
 
 @inside
-def allocate(driver, size, kind):
-    """Memory of the program: its address, a function that frees it, and a descriptor of the kind with the offset in it."""
+def allocate(driver, size, kind, fds):
+    """Memory of the program: its address, a function that frees it, and a descriptor of the kind, which fds, its Descriptors, closes, with the offset in it."""
     at = ctypes.c_void_p()
     driver.do("Malloc", ctypes.byref(at), ctypes.c_size_t(size))
     try:
-        fd, offset = _export_dmabuf(driver.hsa, at, size) if kind == w.DMABUF else _export_ipc(driver.hsa, at)
+        fd, offset = _export_dmabuf(driver.hsa, at, size, fds) if kind == w.DMABUF else _export_ipc(driver.hsa, at, fds)
     except OSError:
         driver.do("Free", at)
         raise
     return at.value, lambda: driver.do("Free", at), fd, offset
 
 
-def _export_dmabuf(hsa, at, size):
+def _export_dmabuf(hsa, at, size, fds):
     fd, offset = ctypes.c_int(-1), ctypes.c_uint64()
     hsa.do("hsa_amd_portable_export_dmabuf", at, ctypes.c_size_t(size), ctypes.byref(fd), ctypes.byref(offset))
-    own = os.dup(fd.value)
+    own = fds.get(os.dup, fd.value)
     hsa.do("hsa_amd_portable_close_dmabuf", fd)
     return own, offset.value
 
 
-def _export_ipc(hsa, at):
+def _export_ipc(hsa, at, fds):
     p = hsa.info(at)
     handle = ctypes.create_string_buffer(32)
     hsa.do("hsa_amd_ipc_memory_create", ctypes.c_void_p(p.base), ctypes.c_size_t(p.bytes), handle)
-    fd = w.memfd("lanefs-ipc")
+    fd = w.memfd("lanefs-ipc", fds)
     os.write(fd, _MESSAGE.pack(_MAGIC, p.bytes, handle.raw))
     return fd, at.value - p.base

@@ -7,6 +7,7 @@ import weakref
 
 from . import _dlpack, _hip
 from . import _wire as w
+from ._descriptors import Descriptors
 from ._driver import Driver
 
 
@@ -159,21 +160,21 @@ class Buffer:
             self._life = _Life(Anonymous(size))
             return
         size = -(-size // session.granule) * session.granule
-        self.size, fd, memory = size, None, None
+        self.size, fds, memory = size, Descriptors(), None
         try:
             if session.kind == w.MEMFD:
-                fd = w.memfd("lanefs-buffer")
+                fd = w.memfd("lanefs-buffer", fds)
                 kind, offset = w.MEMFD, 0
                 os.ftruncate(fd, size)
                 memory = HostMemory(fd, 0, size, True)
             else:
                 driver = Driver.of(session.runtime, session.device)
                 if session.kind == w.POSIX:
-                    handle, fd = driver.create(size)
+                    handle, fd = driver.create(size, fds)
                     kind, offset = w.POSIX, 0
                     memory = DeviceMemory(driver, size, *driver.map(handle, size, True))
                 else:
-                    *mapped, fd, offset = _hip.allocate(driver, size, session.kind)
+                    *mapped, fd, offset = _hip.allocate(driver, size, session.kind, fds)
                     kind, memory = session.kind, DeviceMemory(driver, size, *mapped)
             self._reply = session.call(w.REGISTER, w.REGISTER_REQUEST.pack(kind, 0, offset, size), w.REGISTER_REPLY, pass_fds=[fd])
         except BaseException:
@@ -181,8 +182,7 @@ class Buffer:
                 memory.close()
             raise
         finally:
-            if fd is not None:
-                os.close(fd)
+            fds.close()
         self._life = _Life(memory)
         self.handle, _ = self._reply.fields
 

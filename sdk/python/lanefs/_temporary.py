@@ -11,7 +11,8 @@ import os
 import re
 import secrets
 import stat
-import weakref
+
+from ._descriptors import Descriptors
 
 _NAME = 255  # bytes of a file's name, at most
 _OWN = len(".0123456789abcdef.tmp")
@@ -21,21 +22,21 @@ _OWN = len(".0123456789abcdef.tmp")
 def made(path):
     """A new file beside path: its name and a descriptor. It is deleted at the end, if it still has that name."""
     _sweep(path)
-    name, fd = _new(path)
-    try:
-        yield name, fd
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        os.close(fd)
+    with Descriptors() as fds:
+        name, fd = _new(path, fds)
+        try:
+            yield name, fd
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
 
 class Lock:
     """Keeps `delete` from a file, until nobody has this any more. Nothing on file systems without locks, where it deletes nothing, either."""
 
     def __init__(self, path):
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self.fd).atexit = False
+        self._fds = Descriptors()
+        self.fd = self._fds.get(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
             fcntl.flock(self.fd, fcntl.LOCK_EX)
 
@@ -68,28 +69,25 @@ def like(fd, was):
 
 def sync_directory(path):
     """Makes the name of a file durable."""
-    fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with Descriptors() as fds:
+        os.fsync(fds.get(os.open, os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_CLOEXEC))
 
 
-def _new(path):
+def _new(path, fds):
     path = os.path.join(os.path.dirname(path), _stem(path))
     while True:
         name = f"{path}.{secrets.token_hex(8)}.tmp"
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
+            fd = fds.get(os.open, name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             with contextlib.suppress(OSError):  # file systems without locks: _sweep deletes nothing there
                 fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return name, fd
         except BaseException:  # of a signal's handler
-            os.unlink(name)
-            os.close(fd)
+            if len(fds):
+                os.unlink(name)
             raise
-        os.close(fd)  # another's _sweep came before the lock
+        fds.close()  # another's _sweep came before the lock
 
 
 def _sweep(path):
@@ -110,9 +108,6 @@ def _stem(path):
 def delete(name):
     """Deletes what a killed program left. Nothing if another has it."""
     with contextlib.suppress(OSError):
-        fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with Descriptors() as fds:
+            fcntl.flock(fds.get(os.open, name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(name)
-        finally:
-            os.close(fd)

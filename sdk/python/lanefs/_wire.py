@@ -68,15 +68,15 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def memfd(name):
-    """A memfd that can be sealed, and not be executed: vm.memfd_noexec=2 asks for that."""
+def memfd(name, fds):
+    """A memfd of fds, its Descriptors, that can be sealed, and not be executed: vm.memfd_noexec=2 asks for that."""
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        return os.memfd_create(name, flags | 8)  # MFD_NOEXEC_SEAL
+        return fds.get(os.memfd_create, name, flags | 8)  # MFD_NOEXEC_SEAL
     except OSError as e:
         if e.errno != errno.EINVAL:
             raise
-        return os.memfd_create(name, flags)  # Linux before 6.3
+        return fds.get(os.memfd_create, name, flags)  # Linux before 6.3
 
 
 def mapped(fd, size, prot, offset=0):

@@ -883,6 +883,37 @@ class Safetensors(unittest.TestCase):
         self.assertEqual([n for n in os.listdir(DIR) if n.startswith("save interrupted")], [])
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
+    def test_save_interrupted_anywhere(self):  # at each line: no descriptor stays, and at most a name that the next save deletes
+        t = lanefs.load_safetensors(write("from", safetensors(self.tensors)), framework="none")
+        p = path("save interrupted anywhere")
+        lanefs.save(t, p)
+        before = len(os.listdir("/proc/self/fd"))
+        for n in itertools.count(1):
+            ended = interrupted_at(n, lambda: lanefs.save(t, p))
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before, f"line {n}")
+            if ended:
+                break
+            self.assertTrue(os.path.exists(p))
+        self.assertGreater(n, 50)
+        self.assertEqual([n for n in os.listdir(DIR) if n.startswith("save interrupted anywhere")], ["save interrupted anywhere"])
+
+    def test_descriptors(self):
+        from lanefs._descriptors import Descriptors
+        before = len(os.listdir("/proc/self/fd"))
+        with Descriptors() as fds:
+            fd, slot = fds.get(os.open, "/dev/null", os.O_RDONLY), fds.slot()
+            self.assertRaises(OSError, fds.get, os.open, "/dev/null/none", os.O_RDONLY)
+            self.assertEqual((len(fds), len(os.listdir("/proc/self/fd"))), (1, before + 1))
+            slot.value = os.dup(fd)
+            fds.slot()
+            self.assertEqual(len(fds), 2)
+        for _ in range(2):
+            self.assertEqual((len(fds), len(os.listdir("/proc/self/fd"))), (0, before))
+            fds.close()
+        fds.get(os.dup, 0)
+        del fds
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
     def test_saved_at_once(self):  # by threads, or by programs of the same number in containers of their own: the last one's file, and no error
         p, failures, n = path("at once.safetensors"), [], 100000
 
