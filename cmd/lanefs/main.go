@@ -71,6 +71,7 @@ func rootCommand() *cobra.Command {
 		}
 	}
 	checkUsage(root)
+	plainHelp(root)
 	return root
 }
 

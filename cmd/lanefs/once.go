@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -30,5 +31,18 @@ func onlyOnce(flags *pflag.FlagSet) {
 		if _, list := f.Value.(pflag.SliceValue); !list {
 			f.Value = &once{Value: f.Value}
 		}
+	})
+}
+
+// plainHelp has the help of c, and of the commands below it, know the kinds of flags by their own values: it prints no default that is zero.
+func plainHelp(c *cobra.Command) {
+	help := c.HelpFunc()
+	c.SetHelpFunc(func(c *cobra.Command, args []string) {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if o, ok := f.Value.(*once); ok {
+				f.Value = o.Value
+			}
+		})
+		help(c, args)
 	})
 }

@@ -48,6 +48,19 @@ func TestOddFlags(t *testing.T) {
 	}
 }
 
+// TestOnceHelp: help shows no default that is zero.
+func TestOnceHelp(t *testing.T) {
+	for _, args := range [][]string{{"help", "trace"}, {"bench", "--help"}} {
+		var said strings.Builder
+		root := rootCommand()
+		root.SetArgs(args)
+		root.SetOut(&said)
+		require.NoError(t, root.Execute())
+		require.Contains(t, said.String(), "(default ")
+		require.NotRegexp(t, `\(default 0s?\)|\(default false\)`, said.String())
+	}
+}
+
 // TestHelperFlagsTogether: what mount(8) gives apart a person may give together.
 func TestHelperFlagsTogether(t *testing.T) {
 	for given, want := range map[string]string{
