@@ -75,9 +75,8 @@ func status(argv0 string, c *cobra.Command, err error) int {
 	return code
 }
 
-// checkUsage makes the errors of a command's arguments, and of those below it, usage errors, and a flag that is given twice such an error.
+// checkUsage makes the errors of a command's arguments, and of those below it, usage errors.
 func checkUsage(c *cobra.Command) {
-	onlyOnce(c.Flags())
 	if args := c.Args; args != nil {
 		c.Args = func(c *cobra.Command, a []string) error { return usage(args(c, a)) }
 	}

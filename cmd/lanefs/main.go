@@ -71,7 +71,6 @@ func rootCommand() *cobra.Command {
 		}
 	}
 	checkUsage(root)
-	plainHelp(root)
 	return root
 }
 
