@@ -4,6 +4,7 @@ package looptest
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +21,15 @@ func Attach(t testing.TB, file string, options ...string) (dev string, detach fu
 		t.Skipf("SKIPPED: no loop device: %s", out)
 	}
 	dev = strings.TrimSpace(string(out))
-	detach = sync.OnceFunc(func() { exec.Command("losetup", "-d", dev).Run() })
+	// The kernel keeps a device's write protection (BLKROSET) when it is detached: the next file that is attached there could not be written to, by whatever program.
+	writable := func() { exec.Command("blockdev", "--setrw", dev).Run() }
+	if !slices.Contains(options, "-r") {
+		writable()
+	}
+	detach = sync.OnceFunc(func() {
+		writable()
+		exec.Command("losetup", "-d", dev).Run()
+	})
 	t.Cleanup(detach)
 	return dev, detach
 }
