@@ -4,7 +4,7 @@ is killed. CUDA's driver is called itself, so PyTorch is not needed.
     python3 conditions.py MOUNT [DAEMON]
 
 MOUNT is a directory of a LaneFS mount, DAEMON the process that serves it: without it the last two are left out. A line for each condition tells that it was right, wrong or left out, when it has ended; after
-90 s in one the stacks of all threads are printed, and it ends. On a stand-in for CUDA's driver (lab/cuda) the conditions run that it can have."""
+90 s (LANEFS_PATIENCE) in one the stacks of all threads are printed, and it ends. On a stand-in for CUDA's driver (lab/cuda) the conditions run that it can have."""
 
 import array
 import ctypes
@@ -22,7 +22,7 @@ import lanefs
 
 MIB = 1 << 20
 SIZE = 8 * MIB
-PATIENCE = 90  # s, for each condition
+PATIENCE = int(os.environ.get("LANEFS_PATIENCE", 90))  # s, for each condition
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)  # CUstreamCaptureMode
 cuda = ctypes.CDLL("libcuda.so.1")
 context = ctypes.c_void_p()

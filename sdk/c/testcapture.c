@@ -280,7 +280,7 @@ int main(int argc, char **argv)
 	uint32_t f;
 	int fd = argc == 2 ? open(argv[1], O_RDWR) : -1;
 	WANT(fd >= 0);
-	alarm(120);
+	alarm(400);
 	load();
 	others(fd); /* first: nothing is registered or loaded yet */
 	lanefs *s = lanefs_connect(fd);

@@ -145,7 +145,7 @@ int main(int argc, char **argv)
 {
 	int fd[2];
 	WANT(argc == 3 && (fd[0] = open(argv[1], O_RDWR)) >= 0 && (fd[1] = open(argv[2], O_RDWR)) >= 0);
-	alarm(120);
+	alarm(400);
 	load(&context, 1);
 	load_captures();
 	WANT(cuda.current(context) == 0 && cuda.create(&beside.s, NON_BLOCKING) == 0);

@@ -132,7 +132,7 @@ func TestConditions(t *testing.T) {
 	require.NoError(t, err)
 	m := sharetest.New(t, 128*mib, 64*mib)
 	cmd := command(t, m, "../../lab/gpu/conditions.py", m.Dir)
-	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0,1",
+	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+dir, "LANEFS_PATIENCE=600", "CUDA_VISIBLE_DEVICES=0,1",
 		"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
