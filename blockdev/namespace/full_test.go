@@ -14,6 +14,16 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
+// failing fails the commands that begin at a block, with its status.
+func failing(status map[uint64]nvme.Status) func(*engine.Command) error {
+	return func(c *engine.Command) error {
+		if st, bad := status[c.SLBA]; bad {
+			return &nvme.StatusError{Opcode: c.Op, Status: st}
+		}
+		return nil
+	}
+}
+
 // TestFull: a medium without room is said once, with what was refused, and once that it refuses nothing any more.
 func TestFull(t *testing.T) {
 	d, e := testNamespace(t, limits{transfer: 8, zeroes: 8}, blockdev.Info{})
@@ -21,12 +31,7 @@ func TestFull(t *testing.T) {
 	d.full.pause = 50 * time.Millisecond
 	d.full.log = slog.New(slog.NewTextHandler(&log, nil))
 	status := map[uint64]nvme.Status{0: nvme.StatusCapacity}
-	e.fail = func(c *engine.Command) error {
-		if st, bad := status[c.SLBA]; bad {
-			return &nvme.StatusError{Opcode: c.Op, Status: st}
-		}
-		return nil
-	}
+	e.fail = failing(status)
 	b, err := d.Alloc(8192)
 	require.NoError(t, err)
 	defer b.Release()
@@ -57,12 +62,7 @@ func TestFull(t *testing.T) {
 func TestWriteProtected(t *testing.T) {
 	d, e := testNamespace(t, limits{transfer: 8, zeroes: 8}, blockdev.Info{})
 	status := map[uint64]nvme.Status{0: nvme.StatusWriteProtected, 8: nvme.StatusCapacity}
-	e.fail = func(c *engine.Command) error {
-		if st, bad := status[c.SLBA]; bad {
-			return &nvme.StatusError{Opcode: c.Op, Status: st}
-		}
-		return nil
-	}
+	e.fail = failing(status)
 	b, err := d.Alloc(8192)
 	require.NoError(t, err)
 	defer b.Release()

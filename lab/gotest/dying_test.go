@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -142,15 +143,8 @@ func TestDying(t *testing.T) {
 // numberOf is the number of the FUSE connection of a mount. It must not be asked of the mount, which does not answer.
 func numberOf(t *testing.T, dir string) string {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
 	require.NoError(t, err)
-	for line := range bytes.Lines(text) {
-		f := bytes.Fields(line)
-		if len(f) > 4 && string(f[4]) == dir {
-			_, minor, _ := bytes.Cut(f[2], []byte(":"))
-			return string(minor)
-		}
-	}
-	require.FailNow(t, "not mounted")
-	return ""
+	require.Len(t, found, 1)
+	return strconv.Itoa(found[0].Minor)
 }
