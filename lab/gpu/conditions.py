@@ -234,33 +234,90 @@ def own_context(b):
 FAULT = b""".version 7.0
 .target sm_80
 .address_size 64
-.visible .entry fault() { .reg .b64 %r; mov.u64 %r, 16; st.global.u64 [%r], %r; ret; }
+.visible .entry fault(.param .u64 ns) {
+	.reg .pred %p; .reg .b64 %r, %now, %end;
+	ld.param.u64 %r, [ns]; mov.u64 %end, %globaltimer; add.u64 %end, %end, %r;
+AGAIN:	mov.u64 %now, %globaltimer; setp.lt.u64 %p, %now, %end; @%p bra AGAIN;
+	mov.u64 %r, 16; st.global.u64 [%r], %r; ret;
+}
 \0"""
+
+
+class Fault:
+    """What loses the context when a stream has come so far, and has waited for that many seconds."""
+
+    def __init__(self):
+        if hasattr(cuda, "fake_cuda_lose"):
+            return
+        module, self.f = ctypes.c_void_p(), ctypes.c_void_p()
+        do("cuModuleLoadData", ctypes.byref(module), FAULT)
+        do("cuModuleGetFunction", ctypes.byref(self.f), module, b"fault")
+
+    def launch(self, stream, seconds):
+        if hasattr(cuda, "fake_cuda_lose"):
+            cuda.fake_cuda_hold(ctypes.c_void_p(stream.cuda_stream), n64(0))
+            threading.Timer(seconds, self.lose).start()
+            return
+        ns = n64(int(seconds * 1e9))
+        do("cuLaunchKernel", self.f, 1, 1, 1, 1, 1, 1, 0, ctypes.c_void_p(stream.cuda_stream), (ctypes.c_void_p * 1)(ctypes.addressof(ns)), None)
+
+    def lose(self):
+        do("cuCtxSetCurrent", context)
+        cuda.fake_cuda_lose()
+
+
+def alone(b, what):
+    out = subprocess.run([sys.executable, __file__, os.path.dirname(b.path), what], timeout=PATIENCE, capture_output=True, text=True)
+    assert out.returncode == 0 and out.stdout == "right\n", (out.returncode, out.stdout, out.stderr[-1500:])
 
 
 def lost(b):
     """A kernel of the program's writes where there is nothing. Run in a process of its own."""
-    need("cuGraphLaunch")  # not the stand-in
-    out = subprocess.run([sys.executable, __file__, os.path.dirname(b.path), "lose"], timeout=PATIENCE, capture_output=True, text=True)
-    assert out.returncode == 0 and out.stdout == "right\n", (out.returncode, out.stdout, out.stderr[-1500:])
+    alone(b, "lose")
 
 
-def lose(b):
-    m, s = Memory(), Stream()
-    assert b.file.read_into(m, stream=s) == SIZE
-    mapping = b.file.map()
-    module, f = ctypes.c_void_p(), ctypes.c_void_p()
-    do("cuModuleLoadData", ctypes.byref(module), FAULT)
-    do("cuModuleGetFunction", ctypes.byref(f), module, b"fault")
-    do("cuLaunchKernel", f, 1, 1, 1, 1, 1, 1, 0, ctypes.c_void_p(s.cuda_stream), None, None)
-    assert call("cuStreamSynchronize", ctypes.c_void_p(s.cuda_stream)) != 0
+def lost_before(b):
+    """Likewise, while batches are behind it on its stream, which never reaches them: they end."""
+    alone(b, "lose_before")
+
+
+def lose_before(b):
+    m, s, fault = Memory(), Stream(), Fault()
+    for _ in range(3):
+        assert b.file.read_into(m, stream=s) == SIZE
+    s.synchronize()
+    fault.launch(s, 1)
+    batches = [(b.file.read_batch_on if i % 2 else b.file.write_batch_on)(m, [i], [0], [MIB // 2], stream=s) for i in range(6)]
+    assert not any(k.done for k in batches), "before the fault"
+    for k in batches:
+        refused(errno.EIO, k.results)
+    served_without(b, m, s)
+    b.file.close()
+    print("right", flush=True)
+
+
+def served_without(b, m, s):
     for _ in range(3):
         says = refused(errno.EIO, b.file.read_into, m, stream=s)
         assert "CUDA_ERROR" in says and "lost" in says, says
-    plain = bytearray(SIZE)
-    assert b.file.read_into(plain) == SIZE and plain == b.data, "the CPU's memory"
+    for _ in range(20):  # by every part of the stage
+        plain = bytearray(SIZE)
+        assert b.file.read_into(plain) == SIZE and plain == b.data, "the CPU's memory"
+
+
+def lose(b):
+    m, s, fault = Memory(), Stream(), Fault()
+    for _ in range(3):
+        assert b.file.read_into(m, stream=s) == SIZE
+    mapping = None if hasattr(cuda, "fake_cuda_lose") else b.file.map()
+    fault.launch(s, 0)
+    while call("cuStreamSynchronize", ctypes.c_void_p(s.cuda_stream)) == 0:
+        assert hasattr(cuda, "fake_cuda_lose"), "the kernel did no harm"
+        time.sleep(0.001)
+    served_without(b, m, s)
     try:
-        mapping.close()
+        if mapping:
+            mapping.close()
     except OSError:
         pass
     with open(b.path, "rb") as g:
@@ -470,14 +527,14 @@ def main():
     do("cuInit", 0)
     do("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     do("cuCtxSetCurrent", context)
-    if sys.argv[2:] in (["lose"], ["read"]):
+    if sys.argv[2:] in (["lose"], ["lose_before"], ["read"]):
         b = Bench.__new__(Bench)
         b.path, b.data = os.path.join(sys.argv[1], "conditions"), random.Random(7).randbytes(SIZE)
-        b.file = lanefs.open(b.path)
-        {"lose": lose, "read": read}[sys.argv[2]](b)
+        b.file = lanefs.open(b.path, "r+")
+        {"lose": lose, "lose_before": lose_before, "read": read}[sys.argv[2]](b)
         return 0
     b, wrong = Bench(sys.argv[1]), 0
-    for condition in (captured, captured_elsewhere, own_context, lost, full, forked, threads, killed, devices, stopped, gone):
+    for condition in (captured, captured_elsewhere, own_context, lost, lost_before, full, forked, threads, killed, devices, stopped, gone):
         start = time.monotonic()
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
         name = condition.__name__

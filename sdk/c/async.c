@@ -104,14 +104,34 @@ static void begin(struct owner *o, struct part *p)
 		clear(o, p);
 }
 
+/* A wait for a part's stream ends when it is certain that it never gets there. The batch fails. */
+static int never(void *part)
+{
+	struct part *p = part;
+	if (!lanefs_stage_stuck(p))
+		return 0;
+	lanefs_batch_give_up(p->b);
+	return 1;
+}
+
+/* Waits for what there is to do; p is the next part. The caller holds turn. */
+static void next(struct owner *o, struct part *p)
+{
+	while (o->begun == o->ended && !o->quit)
+		pthread_cond_wait(&o->moved, &o->turn);
+	const struct asking a = {.f = never, .arg = p};
+	while (o->begun != o->ended && !p->reached)
+		if (lanefs_await(&a, &o->moved, &o->turn))
+			p->reached = 1; /* and what is to be done for it ends at once */
+}
+
 static void *work(void *arg)
 {
 	struct owner *o = arg;
 	pthread_mutex_lock(&o->turn);
 	for (;;) {
 		struct part *p = &o->stage.part[o->ended % PARTS];
-		while (o->begun == o->ended ? !o->quit : !p->reached)
-			pthread_cond_wait(&o->moved, &o->turn);
+		next(o, p);
 		if (o->begun == o->ended)
 			break;
 		for (unsigned i = o->ended; i != o->begun && o->stage.part[i % PARTS].reached; i++) {
@@ -200,7 +220,7 @@ static void put(struct owner *o, struct async *a)
 	while (!rc && o->begun - o->ended == PARTS)
 		rc = lanefs_await(lanefs_asking(b->st->s), &o->moved, &o->turn);
 	pthread_mutex_unlock(&o->turn);
-	if (rc || lanefs_stage_settle(p)) {
+	if (rc || lanefs_stage_empty(p)) {
 		lanefs_batch_give_up(b);
 		return;
 	}

@@ -291,7 +291,7 @@ static void run(struct batch *b)
 		struct part *p = &st->part[b->begun % PARTS];
 		if (!b->read)
 			lanefs_batch_await(b, p);
-		if (lanefs_stage_settle(p))
+		if (lanefs_stage_empty(p))
 			lanefs_batch_give_up(b);
 		lanefs_batch_place(b, p);
 		b->begun++;

@@ -216,8 +216,17 @@ HIDDEN int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const stru
 /* Copies them by the CPU, and counts them: of memory of the CPU's, pinned or not. */
 HIDDEN void lanefs_stage_by_cpu(struct lanefs_stage *st, struct part *p, int read);
 
-/* Waits until the copies that lanefs_stage_move began have ended. */
+/* Waits until the copies that lanefs_stage_move began have ended. Fails if they are not known to have been made. */
 HIDDEN int lanefs_stage_settle(struct part *p);
+
+/* Waits until no copy uses the part any more. Those of a context that is lost do not. */
+HIDDEN int lanefs_stage_empty(struct part *p);
+
+/*
+ * Whether the stream that lanefs_stage_gate was called for never gets there, since its context is lost: what is on its streams then is dropped, functions of the host
+ * are not called (cuda.h, cuLaunchHostFunc). errno and lanefs_error say so.
+ */
+HIDDEN int lanefs_stage_stuck(struct part *p);
 
 /* Ends what the GPU knows of the stage. No copy is under way. */
 HIDDEN void lanefs_stage_forget(struct lanefs_stage *st);

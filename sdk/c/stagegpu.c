@@ -292,9 +292,10 @@ static void events_end(struct part *p)
 /* Gives the part events of this GPU. An event belongs to a device. */
 static int events(struct part *p, struct gpu *g)
 {
-	if (p->gpu != g)
+	if (p->gpu != g) { /* else nothing is written: the stage's thread may be looking at them */
 		events_end(p);
-	p->gpu = g;
+		p->gpu = g;
+	}
 	for (int i = 0; i < 2; i++) {
 		void **e = i ? &p->before : &p->event;
 		if (!*e && lanefs_gpu_event(g, e, 0))
@@ -592,7 +593,8 @@ int lanefs_stage_gate(struct lanefs_stage *st, struct part *p, const struct targ
 	return rc ? 1 : 0; /* 1: the stream will get there, and does not wait */
 }
 
-int lanefs_stage_settle(struct part *p)
+/* Waits for the part's copies. Returns the library's error. */
+static int settle(struct part *p)
 {
 	struct was was;
 	int rc;
@@ -607,7 +609,31 @@ int lanefs_stage_settle(struct part *p)
 		lanefs_gpu_leave(p->gpu, &was);
 	}
 	p->timed = 0;
+	return rc;
+}
+
+int lanefs_stage_settle(struct part *p)
+{
+	int rc = settle(p);
 	return rc ? lanefs_gpu_bad(p->gpu, "EventSynchronize", rc) : 0;
+}
+
+int lanefs_stage_empty(struct part *p)
+{
+	int rc = settle(p);
+	return rc && !lanefs_gpu_lost(rc) ? lanefs_gpu_bad(p->gpu, "EventSynchronize", rc) : 0;
+}
+
+int lanefs_stage_stuck(struct part *p)
+{
+	struct was was;
+	struct gpu *g = p->gpu;
+	int rc = lanefs_gpu_enter(g, &was);
+	if (!rc) {
+		rc = CALL(g, "EventQuery", (void *), p->event);
+		lanefs_gpu_leave(g, &was);
+	}
+	return lanefs_gpu_lost(rc) && lanefs_gpu_bad(g, "EventQuery", rc);
 }
 
 void lanefs_stage_forget(struct lanefs_stage *st)

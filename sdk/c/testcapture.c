@@ -24,7 +24,7 @@ enum { GLOBAL, THREAD_LOCAL, RELAXED };
 static int (*current)(void *), (*get_current)(void **), (*mem_alloc)(void **, size_t), (*mem_free)(void *), (*create)(void **, unsigned), (*destroy)(void *), (*sync_stream)(void *),
 	(*begin)(void *, int), (*end)(void *, uint64_t *), (*set)(void *, unsigned char, size_t, void *), (*make)(void **, unsigned, int), (*exchange)(int *), (*wait_value)(void *, uint64_t *, uint64_t, unsigned),
 	(*sync_context)(void);
-static void (*fail)(const char *, int), (*keep)(int);
+static void (*fail)(const char *, int), (*keep)(int), (*hold)(void *, uint64_t), (*lose)(void);
 static void *context;
 
 static void load(void)
@@ -50,6 +50,8 @@ static void load(void)
 	*(void **)&sync_context = dlsym(lib, "cuCtxSynchronize");
 	*(void **)&fail = dlsym(lib, "fake_cuda_fail");
 	*(void **)&keep = dlsym(lib, "fake_cuda_keep");
+	*(void **)&hold = dlsym(lib, "fake_cuda_hold");
+	*(void **)&lose = dlsym(lib, "fake_cuda_lose");
 	WANT(init(0) == 0 && retain(&context, 0) == 0 && current(context) == 0);
 }
 
@@ -275,6 +277,41 @@ static void lost(lanefs_stage *st, uint32_t f)
 	FAILS(EFAULT, lanefs_read_into(st, f, m, 0, 1000, NULL));
 }
 
+/* A context that is lost while batches are on its streams, which will never be reached: they end, as does what waits for room, and the CPU's memory is served. The GPU's is not from then on. */
+static void lost_before(lanefs_stage *st, uint32_t f)
+{
+	enum { BATCHES = 3 };
+	char *m = memory(BIG), plain[1000];
+	int64_t done[2 * BATCHES], got[2 * BATCHES];
+	void *s;
+	WANT(create(&s, NON_BLOCKING) == 0);
+	for (int i = 0; i < 9; i++) /* no part is without an event of this context */
+		WANT(lanefs_read_into(st, f, m, (uint64_t)i * 10, 100000, s) == 100000);
+	WANT(sync_stream(s) == 0);
+	hold(s, 0);
+	for (int i = 0; i < 2 * BATCHES; i++) {
+		const struct lanefs_piece p = {(uint64_t)i, 0, 50000};
+		done[i] = 'x';
+		WANT((i % 2 ? lanefs_write_async(st, f, m, &p, 1, s, &got[i], &done[i]) : lanefs_read_async(st, f, m, &p, 1, s, &got[i], &done[i])) == 0);
+	}
+	usleep(300000); /* the stage's thread has looked, and waits on */
+	for (int i = 0; i < 2 * BATCHES; i++)
+		WANT(__atomic_load_n(&done[i], __ATOMIC_ACQUIRE) == 'x');
+	lose();
+	for (int i = 0; i < 2 * BATCHES; i++) {
+		while (__atomic_load_n(&done[i], __ATOMIC_ACQUIRE) == 'x')
+			usleep(1000);
+		WANT(done[i] == -EIO);
+	}
+	for (uint64_t i = 0; i < 20; i++) /* by every part */
+		WANT(lanefs_read_into(st, f, plain, i, sizeof plain, NULL) == sizeof plain && right(plain, i, sizeof plain));
+	WANT(lanefs_write_from(st, f, plain, 19, sizeof plain, NULL) == sizeof plain);
+	FAILS(EIO, lanefs_read_into(st, f, m, 0, 1000, s));
+	WANT(strstr(lanefs_error(), "lost"));
+	FAILS(EIO, lanefs_read_async(st, f, m, &(struct lanefs_piece){0, 0, 1000}, 1, s, got, done));
+	WANT(strstr(lanefs_error(), "lost"));
+}
+
 int main(int argc, char **argv)
 {
 	uint32_t f;
@@ -289,6 +326,7 @@ int main(int argc, char **argv)
 	captured(stage, f);
 	contexts(stage, f);
 	lost(stage, f);
+	lost_before(stage, f);
 	lanefs_stage_free(stage);
 	lanefs_close(s);
 	puts("ok");

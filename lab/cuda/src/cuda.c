@@ -14,7 +14,8 @@
  *
  * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long, fake_cuda_late(us) each
  * kernel, as events tell, and the wait for its stream. fake_cuda_hold(stream, n) has a stream do n more things and then wait, or go on if n is UINT64_MAX.
- * fake_cuda_fail(name, code) has the next call of a function fail, fake_cuda_on(name, f) has it call f first.
+ * fake_cuda_fail(name, code) has the next call of a function fail, fake_cuda_on(name, f) has it call f first. fake_cuda_lose() loses the current context, as a kernel's illegal address does:
+ * what is on its streams is dropped, functions of the host are not called, and every call that needs it fails.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -108,7 +109,7 @@ struct stream { struct stream *next; struct context *c; struct op *first, **end;
 	uint64_t thread; /* whose own it is */
 	struct capture { int state, mode; uint64_t thread, nodes; } capture; /* state: of CUstreamCaptureStatus; thread: that began it; nodes: that were put on the stream since */
 	double ms; /* that its kernels have taken */ };
-struct context { int device; struct stream legacy, *own; /* the threads' own ones, which outlive them */ };
+struct context { int device; _Atomic int lost; struct stream legacy, *own; /* the threads' own ones, which outlive them */ };
 static struct device { char uuid[64], pci[32]; struct context primary; } devices[DEVICES];
 static int n_devices = -1;
 static __thread struct context *stack[DEPTH];
@@ -145,9 +146,7 @@ static void visible(struct device *all, int n) {
 	}
 	for (int i = 0; i < n_devices; i++) {
 		struct context *c = &devices[i].primary;
-		c->device = i;
-		c->legacy = (struct stream){.c = c, .end = &c->legacy.first};
-		c->own = NULL;
+		*c = (struct context){.device = i, .legacy = {.c = c, .end = &c->legacy.first}};
 	}
 }
 
@@ -281,7 +280,9 @@ API int cuDeviceGetAttribute(int *v, int which, int device) {
 /* ---- contexts ---- */
 
 static struct context *now(void) { return depth ? stack[depth - 1] : NULL; }
-#define NEED() do { if (!now()) return INVALID_CONTEXT; } while (0)
+static int lost(const struct context *c) { return c && c->lost ? ILLEGAL_ADDRESS : OK; }
+#define ANY() do { if (!now()) return INVALID_CONTEXT; } while (0)
+#define NEED() do { ANY(); int lost_ = lost(now()); if (lost_) return lost_; } while (0)
 
 API int cuDevicePrimaryCtxRetain(struct context **c, int device) {
 	COUNT();
@@ -321,7 +322,7 @@ API int cuCtxPushCurrent_v2(struct context *c) {
 
 API int cuCtxPopCurrent_v2(struct context **c) {
 	COUNT();
-	NEED();
+	ANY();
 	*c = stack[--depth];
 	return OK;
 }
@@ -341,7 +342,7 @@ API int cuCtxGetCurrent(struct context **c) {
 
 API int cuCtxGetDevice(int *device) {
 	COUNT();
-	NEED();
+	ANY();
 	*device = now()->device;
 	return OK;
 }
@@ -485,6 +486,9 @@ static int attributes(unsigned n, const int *which, void **out, const void *p) {
 
 API int cuPointerGetAttributes(unsigned n, const int *which, void **out, const void *p) {
 	COUNT();
+	int rc = lost(now());
+	if (rc)
+		return rc;
 	return attributes(n, which, out, p);
 }
 
@@ -655,7 +659,8 @@ static struct op *begin(struct stream *s) {
 }
 
 static void end(struct stream *s, struct op *o) {
-	carry_out(o);
+	if (!s->c->lost)
+		carry_out(o);
 	free(o->after);
 	free(o);
 	s->busy = 0;
@@ -677,15 +682,15 @@ static void *stream_thread(void *arg) {
 	struct stream *s = arg;
 	pthread_mutex_lock(&lock);
 	while (s->first || !s->gone) {
-		if (!s->first || s->busy || (s->held && s->did >= s->most)) {
+		if (!s->first || s->busy || (s->held && s->did >= s->most && !s->c->lost)) {
 			pthread_cond_wait(&moved, &lock);
 			continue;
 		}
 		struct op *o = begin(s);
 		pthread_mutex_unlock(&lock);
-		if (o->f)
+		if (o->f && !s->c->lost)
 			o->f(o->arg);
-		while (o->word && __atomic_load_n(o->word, __ATOMIC_ACQUIRE) < o->at_least)
+		while (o->word && !s->c->lost && __atomic_load_n(o->word, __ATOMIC_ACQUIRE) < o->at_least)
 			usleep(20);
 		pthread_mutex_lock(&lock);
 		end(s, o);
@@ -708,6 +713,13 @@ API void fake_cuda_hold(struct stream *s, uint64_t n) {
 		s = stream_of(s);
 	s->held = n != UINT64_MAX && start(s) == OK;
 	s->most = s->did + n;
+	pthread_cond_broadcast(&moved);
+	pthread_mutex_unlock(&lock);
+}
+
+API void fake_cuda_lose(void) {
+	pthread_mutex_lock(&lock);
+	now()->lost = 1;
 	pthread_cond_broadcast(&moved);
 	pthread_mutex_unlock(&lock);
 }
@@ -1060,6 +1072,8 @@ API int cuStreamWaitEvent(struct stream *to, struct event *e, unsigned flags) {
 
 API int cuEventSynchronize(struct event *e) {
 	COUNT();
+	if (lost(e->c))
+		return lost(e->c);
 	UNSAFE();
 	pthread_mutex_lock(&lock);
 	struct stream *s = on(e);
@@ -1072,6 +1086,8 @@ API int cuEventSynchronize(struct event *e) {
 /* What is on a stream without a thread happens now: somebody waits for it. */
 API int cuEventQuery(struct event *e) {
 	COUNT();
+	if (lost(e->c))
+		return lost(e->c);
 	UNSAFE();
 	int rc = OK;
 	pthread_mutex_lock(&lock);
