@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import lanefs
 
@@ -120,6 +121,11 @@ def refused(want, function, *args, **kwargs):
     return str(got)
 
 
+def told(e):
+    """What another thread failed with, and where."""
+    return "".join(traceback.format_exception(type(e), e, e.__traceback__))
+
+
 def begin(stream, mode):
     do("cuStreamBeginCapture_v2", ctypes.c_void_p(stream.cuda_stream), mode)
 
@@ -192,7 +198,7 @@ def captured_elsewhere(b):
         launch(graph, s)
         for k in kept:
             k.close()
-        assert not wrong, repr(wrong[0])
+        assert not wrong, told(wrong[0])
         assert n.bytes() == b.data
     m.free(), n.free(), s.destroy(), other.destroy()
 
@@ -408,7 +414,7 @@ def threads(b):
         t.start()
     for t in all_of_them:
         t.join()
-    assert not wrong, f"{len(wrong)} threads: {wrong[0]!r}"
+    assert not wrong, f"{len(wrong)} threads: {told(wrong[0])}"
 
 
 def killed(b):
