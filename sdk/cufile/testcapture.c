@@ -1,6 +1,6 @@
 /*
  * Run by a test beside this: testcapture FILE OTHER, files of the same bytes as test.c's, on a mount and not on LaneFS, with memory of a GPU of the stand-in for libcuda (lab/cuda). Streams
- * that are captured into a graph, calls beside a capture, and contexts that the program has made. Prints "ok".
+ * that are captured into a graph, calls beside a capture, contexts that the program has made, and one that is lost. Prints "ok".
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -13,12 +13,13 @@ enum { N = 70000, SMALL = 16384, KNOWN = 0xf, THREADS = 6, GLOBAL = 0, RELAXED =
 
 static void *context;
 static int (*begin)(void *, int), (*end)(void *, uint64_t *), (*set)(void *, unsigned char, size_t, void *), (*make)(void **, unsigned, int), (*wait_value)(void *, uint64_t *, uint64_t, unsigned), (*exchange)(int *);
+static void (*hold)(void *, uint64_t), (*lose)(void);
 
 static void load_captures(void)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
 	const struct { void *at; const char *name; } more[] = {{&begin, "cuStreamBeginCapture_v2"}, {&end, "cuStreamEndCapture"}, {&set, "cuMemsetD8Async"}, {&make, "cuCtxCreate_v2"},
-		{&wait_value, "cuStreamWaitValue64_v2"}, {&exchange, "cuThreadExchangeStreamCaptureMode"}};
+		{&wait_value, "cuStreamWaitValue64_v2"}, {&exchange, "cuThreadExchangeStreamCaptureMode"}, {&hold, "fake_cuda_hold"}, {&lose, "fake_cuda_lose"}};
 	for (size_t i = 0; i < sizeof more / sizeof *more; i++)
 		WANT((*(void **)more[i].at = dlsym(lib, more[i].name)));
 }
@@ -141,6 +142,44 @@ static void contexts(CUfileHandle_t h)
 	WANT(cuda.free(m) == 0 && cuda.current(context) == 0);
 }
 
+/* A context that is lost while calls are on its streams, which never get there: they end, registered streams as others, and memory of the CPU's is served. */
+static void lost(CUfileHandle_t h)
+{
+	enum { STREAMS = 3, CALLS = 2 };
+	static unsigned char ordinary[N];
+	static struct call c[STREAMS][CALLS];
+	void *s[STREAMS], *m;
+	WANT(cuda.malloc(&m, N) == 0);
+	for (int i = 0; i < STREAMS; i++) {
+		WANT(cuda.create(&s[i], NON_BLOCKING) == 0);
+		if (i)
+			OK(cuFileStreamRegister((CUstream)s[i], i == 1 ? 0 : KNOWN));
+		WANT(cuFileRead(h, m, N, 0, 0) == N && cuda.sync(s[i]) == 0);
+		hold(s[i], 0);
+		for (int k = 0; k < CALLS; k++) {
+			c[i][k].n = N;
+			OK(put(h, k == 0, m, &c[i][k], s[i]));
+		}
+	}
+	lose();
+	for (int i = 0; i < STREAMS; i++) {
+		for (int k = 0; k < CALLS; k++) {
+			while (__atomic_load_n(&c[i][k].got, __ATOMIC_ACQUIRE) == -7)
+				usleep(1000);
+			WANT(c[i][k].got == (i == STREAMS - 1 ? -CU_FILE_CUDA_DRIVER_ERROR : N)); /* on one that is not registered for all that is known they were done before the call returned */
+		}
+		struct call more = {.n = N};
+		IS(CU_FILE_CUDA_DRIVER_ERROR, put(h, 1, m, &more, s[i]));
+		if (i)
+			OK(cuFileStreamDeregister((CUstream)s[i]));
+	}
+	for (size_t n = 1000; n <= N; n += N - 1000) {
+		WANT(cuFileRead(h, m, n, 0, 0) == -CU_FILE_CUDA_DRIVER_ERROR);
+		for (int i = 0; i < 20; i++)
+			WANT(cuFileRead(h, ordinary, n, 5, 0) == (ssize_t)n && right(ordinary, 5, n));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	int fd[2];
@@ -154,9 +193,10 @@ int main(int argc, char **argv)
 	others();
 	captured(beside.h[0]);
 	contexts(beside.h[0]);
+	WANT(cuda.destroy(beside.s) == 0);
+	lost(beside.h[0]);
 	for (int i = 0; i < 2; i++)
 		cuFileHandleDeregister(beside.h[i]);
-	WANT(cuda.destroy(beside.s) == 0);
 	OK(cuFileDriverClose());
 	puts("ok");
 	return 0;
