@@ -17,6 +17,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/loopmount"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/sparse"
 )
 
 // fcWork is what is done to a volume with fast_commit: before is made durable by whole commits, after by fast ones.
@@ -320,6 +321,5 @@ func cutDirs(m manifest, from string) manifest {
 
 func copySparse(t *testing.T, from, to string) {
 	t.Helper()
-	out, err := exec.Command("cp", "--sparse=always", from, to).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, sparse.Copy(from, to))
 }

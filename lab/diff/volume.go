@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/sparse"
 	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
@@ -60,15 +61,9 @@ func (r *run) makeImages() error {
 		return err
 	}
 	for _, v := range r.sides[1:] {
-		if err := copySparse(v.image, r.sides[0].image); err != nil {
+		if err := sparse.Copy(r.sides[0].image, v.image); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// copySparse copies a file's data and leaves its holes.
-func copySparse(to, from string) error {
-	_, err := drive.Run("cp", "--sparse=always", from, to)
-	return err
 }

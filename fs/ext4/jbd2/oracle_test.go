@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/loopmount"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/sparse"
 )
 
 // The oracles: the kernel's ext4 on a loop device, e2fsck and debugfs. A volume is an image file that mke2fs made; the
@@ -79,7 +80,7 @@ func loopMount(t *testing.T, img, options string) (dir string, umount func()) {
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	command(t, "cp", "--sparse=always", from, to)
+	require.NoError(t, sparse.Copy(from, to))
 }
 
 // mapsBlocks says whether a file has blocks, by what debugfs says of it.

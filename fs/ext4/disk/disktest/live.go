@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/sparse"
 )
 
 // CopyLive copies an image that a kernel has mounted: to is from as it was at one moment. What is read first can be older
@@ -21,8 +23,8 @@ func CopyLive(t testing.TB, from, to string) {
 // copyLive calls copied after each copy, before the comparison.
 func copyLive(from, to string, tries int, copied func()) error {
 	for range tries {
-		if out, err := exec.Command("cp", "--sparse=always", from, to).CombinedOutput(); err != nil {
-			return fmt.Errorf("cp: %w: %s", err, out)
+		if err := sparse.Copy(from, to); err != nil {
+			return err
 		}
 		copied()
 		err := exec.Command("cmp", "-s", from, to).Run()
