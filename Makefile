@@ -30,6 +30,10 @@ RACE_LESS_TESTS := ^Test(PowerCuts|RecoverDebugfs|RecoverKernel|KernelRecoversOu
 FIRST := ./cmd/lanefs ./fs ./lab/diff ./fs/ext4 ./nvmeq/engine ./kernels ./lab/media ./fs/ext4/jbd2 ./sdk/go ./lab/iofault ./fs/share ./lab/rocm ./lab/powercut \
 	./sdk/c/ctest ./lab/hostile ./lab/attack ./sdk/cufile/cufiletest ./nvmeq/softctl ./sdk/python ./blockdev
 
+# Packages whose tests may run in two parts at once, else what takes longest would run three times, one after another: what they share with themselves
+# they lock (installed, in run_test.go, a build folder; uringtest, the switches of io_uring), and nothing that they look for has a name that another process's test gives.
+BESIDE := ./cmd/lanefs
+
 # Packages whose tests mount: they run over io_uring, and once more over /dev/fuse. lab/attack's do not: they attack the share's socket, its
 # rings and stages, in which the transport has no part; make attack has both.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/diff ./lab/media
@@ -80,7 +84,7 @@ $(TOOL):
 	@GOBIN=$(@D) CGO_ENABLED=0 $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 
 test: kernels ## every test that needs no special hardware; ends with what was skipped and why
-	@GO="$(GO)" RACE="$(RACE)" RACE_SOME="$(RACE_SOME)" RACE_TESTS='$(RACE_TESTS)' RACE_LESS="$(RACE_LESS)" RACE_LESS_TESTS='$(RACE_LESS_TESTS)' FIRST="$(FIRST)" MOUNTS="$(MOUNTS)" NOT_TWICE='$(NOT_TWICE)' $(GO) run ./lab/gotest
+	@GO="$(GO)" RACE="$(RACE)" RACE_SOME="$(RACE_SOME)" RACE_TESTS='$(RACE_TESTS)' RACE_LESS="$(RACE_LESS)" RACE_LESS_TESTS='$(RACE_LESS_TESTS)' FIRST="$(FIRST)" BESIDE="$(BESIDE)" MOUNTS="$(MOUNTS)" NOT_TWICE='$(NOT_TWICE)' $(GO) run ./lab/gotest
 
 race: kernels ## fs/ext4, the program and the campaigns under the race detector: about an hour, for every night
 	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./blockdev/md ./fs/ext4/... ./cmd/lanefs ./lab/...)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/lab/cuda"
@@ -29,6 +30,11 @@ func (p *place) installed(tests ...string) []string {
 	build, err := filepath.Abs("../../build/test-cufile") // kept: the next test need not make it again
 	require.NoError(p.t, err)
 	usr := p.mkdir("usr")
+	require.NoError(p.t, os.MkdirAll(build, 0o755))
+	lock, err := os.Create(filepath.Join(build, "lock")) // tests of other processes make there, too
+	require.NoError(p.t, err)
+	defer lock.Close()
+	require.NoError(p.t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	tool(p.t, "make", "-s", "-C", "../../sdk/cufile", "install", "BUILD="+build, "PREFIX="+usr, "CFLAGS=-O1")
 	require.NoError(p.t, os.Mkdir(filepath.Join(usr, "bin"), 0o755))
 	b, err := os.ReadFile(p.bin)
@@ -60,7 +66,8 @@ func pattern() []byte {
 func TestRun(t *testing.T) {
 	p := newPlace(t)
 	test := p.installed("test")[0]
-	p.env = append(p.env, "LANEFS_REAL_CUFILE=") // the machine's own would be asked for the other file
+	tmp := p.mkdir("tmp")
+	p.env = append(p.env, "TMPDIR="+tmp, "LANEFS_REAL_CUFILE=") // the machine's own would be asked for the other file
 	img, mnt, other := p.image("image", 128), p.mkdir("mnt"), p.path("other")
 	p.ok("mount", "--gpu", "host", "-o", "vram=48M", img, mnt)
 	file := filepath.Join(mnt, "file")
@@ -91,6 +98,9 @@ func TestRun(t *testing.T) {
 	line, err := lines.ReadString('\n')
 	require.NoError(t, err, "%s", &said)
 	require.Equal(t, "ok\n", line)
+	counting, err := filepath.Glob(filepath.Join(tmp, "lanefs-roads-*"))
+	require.NoError(t, err)
+	require.Len(t, counting, 1)
 	// The daemon dies while the program reads.
 	r, err := p.stat(mnt)
 	require.NoError(t, err)
@@ -108,7 +118,7 @@ func TestRun(t *testing.T) {
 	require.NoError(t, syscall.Kill(-end.Process.Pid, syscall.SIGKILL)) // the sleep
 	require.Equal(t, 128+int(syscall.SIGKILL), err.(*exec.ExitError).ExitCode())
 	require.Regexp(t, `lanefs run: .*LaneFS, stage: [1-9][0-9.]* MiB read, `, said.String())
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), "lanefs-roads-*"))
+	left, err := filepath.Glob(filepath.Join(tmp, "lanefs-roads-*"))
 	require.NoError(t, err)
 	require.Empty(t, left)
 	require.NoError(t, fs.Detach(mnt))

@@ -40,14 +40,14 @@ func jobs(parts []part, first []string) []part {
 }
 
 // runJobs calls run for each job, width of them at once, in their order but for this: a package's tests never run in two parts at once, since
-// they may look for what is the only one of its kind.
-func runJobs(left []part, width int, run func(part) error) error {
+// they may look for what is the only one of its kind. Those in beside do not: what they share they lock themselves.
+func runJobs(left []part, beside []string, width int, run func(part) error) error {
 	var mu sync.Mutex
 	ended := sync.NewCond(&mu)
-	busy := map[string]bool{}
+	busy := map[string]int{} // jobs, by package
 	next := func() (part, bool) {
 		for len(left) > 0 {
-			i := slices.IndexFunc(left, func(j part) bool { return !slices.ContainsFunc(j.packages, func(p string) bool { return busy[p] }) })
+			i := slices.IndexFunc(left, func(j part) bool { return !slices.ContainsFunc(j.packages, func(p string) bool { return busy[p] > 0 }) })
 			if i >= 0 {
 				j := left[i]
 				left = slices.Delete(left, i, i+1)
@@ -69,15 +69,16 @@ func runJobs(left []part, width int, run func(part) error) error {
 				if !ok {
 					return
 				}
-				for _, p := range j.packages {
-					busy[p] = true
+				alone := slices.DeleteFunc(slices.Clone(j.packages), func(p string) bool { return slices.Contains(beside, p) })
+				for _, p := range alone {
+					busy[p]++
 				}
 				mu.Unlock()
 				err := run(j)
 				mu.Lock()
 				all = errors.Join(all, err)
-				for _, p := range j.packages {
-					delete(busy, p)
+				for _, p := range alone {
+					busy[p]--
 				}
 				ended.Broadcast()
 			}

@@ -19,6 +19,17 @@ func TestJobs(t *testing.T) {
 	require.Equal(t, []string{"1[c]", "2[c]", "1[b]", "2[b]", "1[a d e f g h]", "1[i]", "2[k]"}, got)
 }
 
+// TestBeside: what is beside others runs in all its parts at once, and holds up nothing.
+func TestBeside(t *testing.T) {
+	var all sync.WaitGroup
+	all.Add(3)
+	require.NoError(t, runJobs([]part{{packages: []string{"a"}}, {packages: []string{"a"}}, {packages: []string{"a"}}}, []string{"a"}, 3, func(part) error {
+		all.Done()
+		all.Wait() // for ever, if one waits for another's end
+		return nil
+	}))
+}
+
 // TestRunJobs: each job runs once, in the order of the queue, no package twice at once, and an error of one keeps no other from running.
 func TestRunJobs(t *testing.T) {
 	in := func(pkg ...string) part { return part{packages: pkg} }
@@ -26,7 +37,7 @@ func TestRunJobs(t *testing.T) {
 	var order []string
 	now := map[string]bool{}
 	release := make(chan struct{})
-	err := runJobs([]part{in("a"), in("a", "b"), in("c"), in("d"), in("a")}, 2, func(j part) error {
+	err := runJobs([]part{in("a"), in("a", "b"), in("c"), in("d"), in("a")}, nil, 2, func(j part) error {
 		mu.Lock()
 		order = append(order, fmt.Sprint(j.packages))
 		for _, p := range j.packages {
@@ -55,5 +66,5 @@ func TestRunJobs(t *testing.T) {
 	require.Len(t, order, 5)
 	require.Equal(t, []string{"[a]", "[c]", "[d]"}, order[:3])
 	require.ElementsMatch(t, []string{"[a]", "[a b]", "[c]", "[d]", "[a]"}, order)
-	require.NoError(t, runJobs(nil, 2, nil))
+	require.NoError(t, runJobs(nil, nil, 2, nil))
 }

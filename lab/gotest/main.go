@@ -2,7 +2,8 @@
 // without it. Of those in $RACE_SOME the tests that match $RACE_TESTS run with it, and not without; of those in $RACE_LESS the tests that match
 // $RACE_LESS_TESTS run without it only. Their mounts take requests by io_uring. Those in $MOUNTS, which are tests with mounts, run once
 // more over /dev/fuse, without the detector, but for the tests that match $NOT_TWICE. Packages in $FIRST begin first, because they take longest.
-// All of that is one queue (jobs.go), so that no part waits for the end of another one's last package.
+// All of that is one queue (jobs.go), so that no part waits for the end of another one's last package; of a package in $BESIDE several parts may
+// run at once, of another one only one.
 //
 // Failures appear with their output, and each package as one line when it ends; when nothing has ended for half a minute, the
 // tests that run are named. At the end comes what was skipped and why, and what failed. All output of all tests goes to build/test.log.
@@ -50,7 +51,7 @@ func run() error {
 		return fmt.Errorf("go list: %w", err)
 	}
 	listed := map[string][]string{}
-	for _, name := range []string{"RACE", "RACE_SOME", "RACE_LESS", "MOUNTS", "FIRST"} {
+	for _, name := range []string{"RACE", "RACE_SOME", "RACE_LESS", "MOUNTS", "FIRST", "BESIDE"} {
 		if patterns := strings.Fields(os.Getenv(name)); len(patterns) > 0 {
 			if listed[name], err = list(patterns...); err != nil {
 				return fmt.Errorf("go list %s: %w", patterns, err)
@@ -114,7 +115,7 @@ func run() error {
 	defer close(stop)
 	go freeDying(os.Stdout, func() []string { return waiting(connections) }, dyingPatience, dyingLook, stop)
 	// Many tests wait more than they compute; with more at once their waits are no measure of anything.
-	if err := runJobs(jobs(parts, listed["FIRST"]), runtime.NumCPU()+2, start); err != nil {
+	if err := runJobs(jobs(parts, listed["FIRST"]), listed["BESIDE"], runtime.NumCPU()+2, start); err != nil {
 		return err
 	}
 	return r.end()
