@@ -38,10 +38,10 @@ BESIDE := ./cmd/lanefs
 # rings and stages, in which the transport has no part; make attack has both.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/diff ./lab/media
 
-# What the transport has no part in, and what names a transport itself. Of lab/diff's sequences those of other layouts (1 KiB, no journal, block
+# What the transport has no part in, and what names a transport itself, or both. Of lab/diff's sequences those of other layouts (1 KiB, no journal, block
 # maps, inline data) and those that fill a volume: what they vary is below the transport. Of lab/media's media those under the write-back cache,
 # the half that the seed says: each state of the sources has the others.
-NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|Check.*|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails|HIPCopies.*|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|NumberAgain|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU|WhichGPU|Frozen|GivenBack|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount)$$|^Test(Differential|Fresh)$$/^direct|^TestDifferential$$/(1k|no_journal|ext3|inline_data)|^TestFull$$|^TestMatrix$$/writeback_cache|^TestPosix$$/^io_uring
+NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|Check.*|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails|HIPCopies.*|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|NumberAgain|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU|WhichGPU|Frozen|GivenBack|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount|DescriptorUnknown|FewDescriptorsBesideRings|FewReaders|FullQueue|Install|PayloadCopies|PayloadHeld|PayloadsShort|RunStatus|SchedIdle|TagsOnBlockDevices|IOUringOff)$$|^Test(Differential|Fresh)$$/^direct|^TestDifferential$$/(1k|no_journal|ext3|inline_data)|^TestFull$$|^TestMatrix$$/writeback_cache|^TestPosix$$/^io_uring
 
 .PHONY: all deps deps-run kernels kernels-check isa model build docs check test race cases crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
 all: build
@@ -92,9 +92,9 @@ race: kernels ## fs/ext4, the program and the campaigns under the race detector:
 cases: kernels ## every case of the tests of which make test takes a part by the seed: layouts, damaged images, ways of the stand-ins; 37 minutes on a busy machine
 	@for rings in on off; do
 		env -u LANEFS_SEED CGO_ENABLED=0 GOFLAGS=-ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=$$rings nice $(GO) test -count=1 -timeout 2h \
-			-run '^Test(Differential|Finds|Full|HIPShare|Matrix)$$' ./cmd/lanefs ./lab/diff ./lab/media
+			-run '^Test(CheckVerdicts|Denied|Differential|Finds|Full|HIPShare|Matrix|RunTwoMounts|TagsOnBlockDevices)$$' ./cmd/lanefs ./lab/diff ./lab/media
 	done
-	env -u LANEFS_SEED CGO_ENABLED=0 nice $(GO) test -count=1 -timeout 2h -run '^Test(Images|ISAChecksFail|KernelReads|NoSpace|Planted|Race|ReadKernel)$$' \
+	env -u LANEFS_SEED CGO_ENABLED=0 nice $(GO) test -count=1 -timeout 2h -run '^Test(FailsHalfWay|FastCommits|Flow|FullVolume|Images|ISAChecksFail|KernelReads|LargeBlocks|NoSpace|Planted|PTXFlow|PTXFlowFails|QueuePair|Race|ReadKernel|ThreadSanitizer)$$' \
 		./fs/ext4 ./kernels ./lab/hostile ./lab/iofault ./sdk/cufile/cufiletest
 
 crash-test: deps-run kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that

@@ -14,7 +14,10 @@ import (
 )
 
 // TestMounts: mounts one after another leave nothing behind: no descriptors, threads or memory maps.
-func TestMounts(t *testing.T) { bothWays(t, testMounts) }
+func TestMounts(t *testing.T) {
+	skipRaced(t)
+	bothWays(t, testMounts)
+}
 
 func testMounts(t *testing.T, way IOUring) {
 	v := newVolume(t)
@@ -28,10 +31,7 @@ func testMounts(t *testing.T, way IOUring) {
 		return n
 	}
 	var before [3]int
-	mounts := 200
-	if raced {
-		mounts = 50
-	}
+	const mounts = 200
 	for i := range mounts {
 		dir := t.TempDir()
 		s, err := Mount(dir, v.vol, Options{IOUring: way, SchedIdle: true})

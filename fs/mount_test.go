@@ -44,11 +44,12 @@ func helper(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// skipRaced skips a test of one request after another, which runs once without the race detector.
+// skipRaced skips a test of which the race detector would see nothing new, but make much longer: of one request after another, or of who waits for whom. It runs
+// once without the detector.
 func skipRaced(t *testing.T) {
 	t.Helper()
 	if raced {
-		t.Skip("one request after another: runs without the race detector, over /dev/fuse")
+		t.Skip("long under the race detector, and nothing for it: runs without it, in the part over /dev/fuse")
 	}
 }
 

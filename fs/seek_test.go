@@ -16,7 +16,10 @@ import (
 
 // TestSeekTogether: a search for data has the kernel write back dirty pages first. More programs that do so on a CPU than a ring's queue has threads
 // wait for one another's writes no longer than they must; those that cannot wait are told that there is no searching.
-func TestSeekTogether(t *testing.T) { bothWays(t, testSeekTogether) }
+func TestSeekTogether(t *testing.T) {
+	skipRaced(t)
+	bothWays(t, testSeekTogether)
+}
 
 func testSeekTogether(t *testing.T, way IOUring) {
 	m := newMount(t, Options{IOUring: way, WriteBack: true})

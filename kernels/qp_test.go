@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 )
 
 // TestQueuePair runs nvme_qp.h and its example against a controller that is plain memory: on the CPU (qp/test.cc), by clang and by
-// gcc, and on an NVIDIA GPU (qp/test.cu), where there is nvcc.
+// gcc, and on an NVIDIA GPU (qp/test.cu), where there is nvcc. Its threads poll: make test takes one of the three on the CPU, and the GPU.
 func TestQueuePair(t *testing.T) {
-	for _, c := range []struct {
+	for k, c := range []struct {
 		compiler string
 		args     []string
 	}{
@@ -20,6 +22,9 @@ func TestQueuePair(t *testing.T) {
 		{"gcc", []string{"-O2", "-x", "c++", "-Wall", "-Wextra", "-Werror", "qp/test.cc", "-lpthread"}},
 		{"nvcc", []string{"-Xcompiler", "-Wall", "qp/test.cu"}},
 	} {
+		if c.compiler != "nvcc" && !disktest.Turn(k, 3) {
+			continue
+		}
 		t.Run(c.compiler+c.args[0], func(t *testing.T) {
 			if _, err := exec.LookPath(c.compiler); err != nil {
 				t.Skipf("%s is missing", c.compiler)

@@ -8,15 +8,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/lab/tsan"
 )
 
 // TestThreadSanitizer runs the host build of the lanes under ThreadSanitizer, with lane, controller and CPU on threads of
 // their own (tsan/lanes.cc), and shows that it would notice a missing fence. Lanes with several slots a thread, and waves, are what GPUs have.
+// make test takes one of the three.
 func TestThreadSanitizer(t *testing.T) {
-	t.Run("Slot", func(t *testing.T) { testThreadSanitizer(t, "") })
-	t.Run("Slots", func(t *testing.T) { testThreadSanitizer(t, "", "-DLANEFS_SLOTS=4") })
-	t.Run("Wave", func(t *testing.T) { testThreadSanitizer(t, "no-meeting", "-DLANEFS_WAVE=16") })
+	for k, c := range []struct {
+		name, also string
+		flags      []string
+	}{
+		{"Slot", "", nil},
+		{"Slots", "", []string{"-DLANEFS_SLOTS=4"}},
+		{"Wave", "no-meeting", []string{"-DLANEFS_WAVE=16"}},
+	} {
+		if disktest.Turn(k, 3) {
+			t.Run(c.name, func(t *testing.T) { testThreadSanitizer(t, c.also, c.flags...) })
+		}
+	}
 }
 
 // A CID that is completed twice within one step is found by the second completion, in the same batch or the next: the command is answered once.

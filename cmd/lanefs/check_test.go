@@ -146,9 +146,9 @@ func TestCheckPieces(t *testing.T) {
 	require.Equal(t, fileExtent{Inode: uint32(inodeOf(st)), Pieces: pieces, Bytes: 25 * 4096}, r.Files.Most)
 }
 
-// TestCheckVerdicts: what would be refused or mounted read-only, and why. The mount does what was said.
+// TestCheckVerdicts: what would be refused or mounted read-only, and why. The mount does what was said. make test takes every second.
 func TestCheckVerdicts(t *testing.T) {
-	for _, c := range []struct {
+	for k, c := range []struct {
 		name    string
 		mkfs    []string
 		debugfs string
@@ -172,6 +172,9 @@ func TestCheckVerdicts(t *testing.T) {
 		{"errors", nil, "ssv state 2", "clean", ext4.ReadOnly, "errors that were met before", 4},
 		{"not clean", []string{"-O", "^has_journal,^orphan_file"}, "ssv state 0", "none", ext4.ReadOnly, "was not unmounted cleanly", 4},
 	} {
+		if !disktest.Turn(k, 2) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlace(t)
 			img, mnt := p.image("image", 32, c.mkfs...), p.mkdir("mnt")
