@@ -89,7 +89,7 @@ test: kernels ## every test that needs no special hardware; ends with what was s
 race: kernels ## fs/ext4, the program and the campaigns under the race detector: about an hour, for every night
 	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./blockdev/md ./fs/ext4/... ./cmd/lanefs ./lab/...)
 
-cases: kernels ## every case of the tests of which make test takes a part by the seed: layouts, damaged images, ways of the stand-ins; 37 minutes on a busy machine
+cases: kernels ## every case of the tests of which make test takes a part by the seed: layouts, damaged images, denied calls, compilers, ways of the stand-ins; some 45 minutes on a busy machine
 	@for rings in on off; do
 		env -u LANEFS_SEED CGO_ENABLED=0 GOFLAGS=-ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=$$rings nice $(GO) test -count=1 -timeout 2h \
 			-run '^Test(CheckVerdicts|Denied|Differential|Finds|Full|HIPShare|Matrix|RunTwoMounts|TagsOnBlockDevices)$$' ./cmd/lanefs ./lab/diff ./lab/media
