@@ -181,11 +181,15 @@ func reason(text []string) string {
 	return "no reason given"
 }
 
-// tick names the tests that run if nothing was printed for a while, and what may hold them up.
+// tick names the tests that run if nothing was printed for a while, and what may hold them up; or says that none runs.
 func (r *report) tick(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now.Sub(r.printed) < quiet || len(r.running) == 0 {
+	if now.Sub(r.printed) < quiet {
+		return
+	}
+	if len(r.running) == 0 { // which takes minutes where nothing was built before
+		r.print("...   no test runs: the go command builds\n")
 		return
 	}
 	last := map[string]key{} // the test of each package that began last: it runs, the others wait for it

@@ -79,6 +79,17 @@ func TestQuiet(t *testing.T) {
 	require.Equal(t, "...   m/a TestLong, for 60 s\n      a thread waits\n", out.String())
 }
 
+// TestBuilds: nor is there silence while all that is under way is builds.
+func TestBuilds(t *testing.T) {
+	var out, log bytes.Buffer
+	r := newReport(&out, &log)
+	now := time.Now()
+	r.tick(now.Add(quiet / 2))
+	require.Empty(t, out.String())
+	r.tick(now.Add(2 * quiet))
+	require.Equal(t, "...   no test runs: the go command builds\n", out.String())
+}
+
 // TestParts: a package runs in two parts at the same time; what one says and how it ends is not taken for the other's.
 func TestParts(t *testing.T) {
 	var out, log bytes.Buffer
