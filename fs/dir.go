@@ -36,7 +36,7 @@ type dirHandle struct {
 }
 
 // read fills a reply to READDIR, or to READDIRPLUS if plus is set, from position off.
-func (d *dirHandle) read(off uint64, out *fuse.DirEntryList, plus bool) syscall.Errno {
+func (d *dirHandle) read(off uint64, how ext4.Reading, out *fuse.DirEntryList, plus bool) syscall.Errno {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if off == 0 {
@@ -47,7 +47,7 @@ func (d *dirHandle) read(off uint64, out *fuse.DirEntryList, plus bool) syscall.
 	}
 	for first := true; ; first = false {
 		if d.next == len(d.batch) {
-			if err := d.fill(); err != nil && first {
+			if err := d.fill(how); err != nil && first {
 				return d.node.fail("readdir", err)
 			}
 			if len(d.batch) == 0 {
@@ -64,13 +64,13 @@ func (d *dirHandle) read(off uint64, out *fuse.DirEntryList, plus bool) syscall.
 }
 
 // fill takes the next entries from ext4.
-func (d *dirHandle) fill() error {
+func (d *dirHandle) fill(how ext4.Reading) error {
 	d.batch, d.next = d.batch[:0], 0
 	err := d.node.in.ReadDir(d.pos, func(e ext4.DirEntry) bool {
 		d.batch = append(d.batch, e)
 		d.pos = e.Cookie
 		return len(d.batch) < dirBatch
-	})
+	}, how)
 	if len(d.batch) > 0 {
 		// The error is met again after these entries.
 		return nil

@@ -17,6 +17,7 @@ import (
 type External struct {
 	n        *node       // not in the table of nodes: the kernel may forget its node and look the file up again
 	in       *ext4.Inode // one reference
+	how      ext4.Reading
 	Readable bool
 	Writable bool // false with O_APPEND, because transfers have offsets
 }
@@ -39,7 +40,7 @@ func (s *Server) External(ino uint64, mode uint32, flags int) (*External, error)
 	}
 	defer n.done()
 	in, access := n.in.Ref(), flags&unix.O_ACCMODE
-	return &External{n: &node{srv: s, in: in}, in: in, Readable: access != unix.O_WRONLY, Writable: access != unix.O_RDONLY && flags&unix.O_APPEND == 0}, nil
+	return &External{n: &node{srv: s, in: in}, in: in, how: reading(uint32(flags)), Readable: access != unix.O_WRONLY, Writable: access != unix.O_RDONLY && flags&unix.O_APPEND == 0}, nil
 }
 
 // ErrElsewhere returns the error for a descriptor of a file that is not on this mount (EXDEV).
@@ -71,7 +72,7 @@ func (f *External) Read(ts []ext4.Transfer) {
 	if f.hidden() {
 		f.n.srv.invalidate(f.n)
 	}
-	f.in.ReadInto(ts)
+	f.in.ReadInto(ts, f.how)
 	for i := range ts {
 		if ts[i].Err != nil {
 			f.n.fail("read into device memory", ts[i].Err)

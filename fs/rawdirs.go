@@ -29,7 +29,7 @@ func (r *rawFS) readDir(in *fuse.ReadIn, out *fuse.DirEntryList, plus bool) fuse
 	if d == nil {
 		return fuse.EBADF
 	}
-	return fuse.Status(d.read(in.Offset, out, plus))
+	return fuse.Status(d.read(in.Offset, reading(in.Flags), out, plus))
 }
 
 func (r *rawFS) ReleaseDir(in *fuse.ReleaseIn) { r.dirs.remove(in.Fh) }

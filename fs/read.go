@@ -29,7 +29,7 @@ func (n *node) Read(in *fuse.ReadIn, dest []byte) (fuse.ReadResult, syscall.Errn
 		return fuse.ReadResultData(dest[:size]), errno
 	}
 	n.reads(in, len(dest))
-	data, err := n.in.Read(int64(in.Offset), len(dest))
+	data, err := n.in.Read(int64(in.Offset), len(dest), reading(in.Flags))
 	if err != nil {
 		return nil, n.fail("read", err)
 	}
@@ -42,6 +42,15 @@ func (n *node) Read(in *fuse.ReadIn, dest []byte) (fuse.ReadResult, syscall.Errn
 	return pinned{data}, 0
 }
 
+// reading is what a read does for a descriptor with the given flags, those of open(2) and F_SETFL, which the kernel sends with each
+// READ and READDIR.
+func reading(flags uint32) ext4.Reading {
+	if flags&unix.O_NOATIME != 0 {
+		return ext4.KeepAtime
+	}
+	return 0
+}
+
 // reads notes the pages that a READ may fill.
 func (n *node) reads(in *fuse.ReadIn, bytes int) {
 	if cached(in) {
@@ -52,7 +61,7 @@ func (n *node) reads(in *fuse.ReadIn, bytes int) {
 // load reads into c, and returns how many bytes.
 func (n *node) load(in *fuse.ReadIn, c ext4.Content) (int, syscall.Errno) {
 	n.reads(in, len(c.Bytes))
-	size, err := n.in.Load(int64(in.Offset), c)
+	size, err := n.in.Load(int64(in.Offset), c, reading(in.Flags))
 	if err != nil {
 		return 0, n.fail("read", err)
 	}

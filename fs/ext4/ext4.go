@@ -106,14 +106,18 @@ type (
 	Payload   = contents.Payload  // pinned memory for one request at a time
 	Payloads  = contents.Payloads // gives them out
 
-	With   = volume.With   // what an operation that makes a file may be told: a May, or Xattrs
-	May    = volume.May    // what an operation may do beyond others
-	Xattrs = volume.Xattrs // attributes that a file has from its first moment
-	Xattr  = volume.Xattr
+	With    = volume.With    // what an operation that makes a file may be told: a May, or Xattrs
+	Reading = volume.Reading // what a read leaves undone, because of the descriptor that it is done for
+	May     = volume.May     // what an operation may do beyond others
+	Xattrs  = volume.Xattrs  // attributes that a file has from its first moment
+	Xattr   = volume.Xattr
 )
 
 // UseReserved lets an operation take the blocks that are reserved for the superuser.
 const UseReserved = volume.UseReserved
+
+// KeepAtime has a read leave the access time as it is.
+const KeepAtime = volume.KeepAtime
 
 // Flags of Rename, as in renameat2(2).
 const (

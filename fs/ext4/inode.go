@@ -69,7 +69,9 @@ func (i *Inode) Setxattr(name string, value []byte, flags int, may ...May) error
 func (i *Inode) Removexattr(name string) error { return attrs.Removexattr(i.in(), name) }
 
 // Read reads at most n bytes from off. It reads less only at the end of the file.
-func (i *Inode) Read(off int64, n int) (*Data, error) { return contents.Read(i.in(), off, n) }
+func (i *Inode) Read(off int64, n int, how ...Reading) (*Data, error) {
+	return contents.Read(i.in(), off, n, how...)
+}
 
 // Write writes p at off and returns how much of it was written: less than len(p) only with an error.
 func (i *Inode) Write(off int64, p []byte, may ...May) (int, error) {
@@ -78,7 +80,9 @@ func (i *Inode) Write(off int64, p []byte, may ...May) (int, error) {
 
 // Load reads len(c.Bytes) bytes from off to where c says and returns how many they are: fewer only at the end of the file. Whole
 // blocks at the start of a payload are read in place. What lies behind the bytes in their last block is undefined then.
-func (i *Inode) Load(off int64, c Content) (int, error) { return contents.Load(i.in(), off, c) }
+func (i *Inode) Load(off int64, c Content, how ...Reading) (int, error) {
+	return contents.Load(i.in(), off, c, how...)
+}
 
 // Store is Write of c. keepTimes is for bytes from a write-back cache, which sets their times itself by SetAttr, before or after. Bytes of a
 // payload that begin at a block are written from where they are, and the payload is the write's until it returns: the rest of
@@ -109,7 +113,7 @@ func (i *Inode) CopyRange(off int64, dst *Inode, dstOff, n int64, may ...May) (i
 
 // ReadInto carries out the transfers, each with an error of its own. Where there is no memory for the edges at once it
 // waits for it, with no lock and no other memory held: others that have memory may be waiting for that.
-func (i *Inode) ReadInto(ts []Transfer) { contents.ReadInto(i.in(), ts) }
+func (i *Inode) ReadInto(ts []Transfer, how ...Reading) { contents.ReadInto(i.in(), ts, how...) }
 
 // WriteAll carries out transfers from memory to the file, each with an error of its own: fewer bytes than asked for only with one. They do
 // not overlap, and are carried out in any order. Whole blocks go straight from the memory, and those that are only replaced all at once:
@@ -141,8 +145,8 @@ func (i *Inode) Readlink() (string, error) { return names.Readlink(i.in()) }
 
 // ReadDir calls f with the entries from cookie on, 0 for all, until f returns false: then that entry was not taken. f
 // must not call into the volume.
-func (i *Inode) ReadDir(cookie uint64, f func(DirEntry) bool) error {
-	return names.ReadDir(i.in(), cookie, f)
+func (i *Inode) ReadDir(cookie uint64, f func(DirEntry) bool, how ...Reading) error {
+	return names.ReadDir(i.in(), cookie, f, how...)
 }
 
 // Lookup finds name in the directory.

@@ -73,11 +73,11 @@ const dmaAlign = 4
 
 // ReadInto carries out the transfers, each with an error of its own. Where there is no memory for the edges at once it
 // waits for it, with no lock and no other memory held: others that have memory may be waiting for that.
-func ReadInto(i *volume.Inode, ts []Transfer) {
+func ReadInto(i *volume.Inode, ts []Transfer, how ...volume.Reading) {
 	for len(ts) > 0 {
-		n := readAtOnce(i, ts)
+		n := readAtOnce(i, ts, how)
 		if n == 0 {
-			readInParts(i, &ts[0])
+			readInParts(i, &ts[0], how)
 			n = 1
 		}
 		ts = ts[n:]
@@ -85,7 +85,7 @@ func ReadInto(i *volume.Inode, ts []Transfer) {
 }
 
 // readInParts carries out a transfer with one buffer for all edges.
-func readInParts(i *volume.Inode, t *Transfer) {
+func readInParts(i *volume.Inode, t *Transfer, how []volume.Reading) {
 	buf, err := i.FS.Dev.Alloc(min(max(t.N, 0), maxBounced) + 2*i.FS.BlockSize)
 	if err != nil {
 		t.Err = err
@@ -94,7 +94,7 @@ func readInParts(i *volume.Inode, t *Transfer) {
 	defer buf.Release()
 	for at := 0; at < t.N && t.Err == nil; {
 		part := [1]Transfer{{Off: t.Off + int64(at), N: min(t.N-at, maxBounced), Mem: t.Mem, At: t.At + at, detour: buf}}
-		readAtOnce(i, part[:])
+		readAtOnce(i, part[:], how)
 		t.Done, t.Err = t.Done+part[0].Done, part[0].Err
 		if at += part[0].N; part[0].Done < part[0].N {
 			break
@@ -107,9 +107,9 @@ func readInParts(i *volume.Inode, t *Transfer) {
 
 // readAtOnce carries out as many of the transfers, the first ones, as there is memory for their edges without waiting, and returns
 // how many.
-func readAtOnce(i *volume.Inode, ts []Transfer) int {
+func readAtOnce(i *volume.Inode, ts []Transfer, how []volume.Reading) int {
 	i.Mu.RLock()
-	defer i.EndRead()
+	defer i.EndRead(how...)
 	p := newPlanner(i)
 	defer p.done()
 	for k := range ts {

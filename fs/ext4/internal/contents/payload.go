@@ -85,13 +85,13 @@ type Content struct {
 
 // Load reads len(c.Bytes) bytes from off to where c says and returns how many they are: fewer only at the end of the file. Whole
 // blocks at the start of a payload are read in place. What lies behind the bytes in their last block is undefined then.
-func Load(i *volume.Inode, off int64, c Content) (int, error) {
+func Load(i *volume.Inode, off int64, c Content, how ...volume.Reading) (int, error) {
 	if c.In != nil && off >= 0 && off&int64(i.FS.BlockSize-1) == 0 {
-		if n, ok, err := loadTo(i, off, c.In.buf, len(c.Bytes)); ok || err != nil {
+		if n, ok, err := loadTo(i, off, c.In.buf, len(c.Bytes), how); ok || err != nil {
 			return n, err
 		}
 	}
-	d, err := Read(i, off, len(c.Bytes))
+	d, err := Read(i, off, len(c.Bytes), how...)
 	if err != nil {
 		return 0, err
 	}
@@ -102,10 +102,10 @@ func Load(i *volume.Inode, off int64, c Content) (int, error) {
 }
 
 // loadTo reads up to n bytes from off, the start of a block, into buf. It reports false if they are not in blocks of their own.
-func loadTo(i *volume.Inode, off int64, buf blockdev.Buffer, n int) (_ int, ok bool, err error) {
+func loadTo(i *volume.Inode, off int64, buf blockdev.Buffer, n int, how []volume.Reading) (_ int, ok bool, err error) {
 	defer i.FS.NoteTo(&err)
 	i.Mu.RLock()
-	defer i.EndRead()
+	defer i.EndRead(how...)
 	size := i.ReadEnd()
 	if !i.Disk.IsReg() || i.IsInline() {
 		return 0, false, nil

@@ -33,7 +33,7 @@ func (d *Data) Release() {
 }
 
 // Read reads at most n bytes from off. It reads less only at the end of the file.
-func Read(i *volume.Inode, off int64, n int) (_ *Data, err error) {
+func Read(i *volume.Inode, off int64, n int, how ...volume.Reading) (_ *Data, err error) {
 	defer i.FS.NoteTo(&err)
 	if off < 0 || n < 0 {
 		return nil, volume.ErrInvalid
@@ -45,7 +45,7 @@ func Read(i *volume.Inode, off int64, n int) (_ *Data, err error) {
 				return nil, err
 			}
 		}
-		d, err := readTo(i, buf, off, n)
+		d, err := readTo(i, buf, off, n, how)
 		if buf != nil && (d == nil || d.buf == nil) {
 			buf.Release()
 		}
@@ -68,9 +68,9 @@ func readNeeds(i *volume.Inode, off int64, n int) int {
 }
 
 // readTo is Read into buf. It returns nothing if that is too small: the file has grown.
-func readTo(i *volume.Inode, buf blockdev.Buffer, off int64, n int) (*Data, error) {
+func readTo(i *volume.Inode, buf blockdev.Buffer, off int64, n int, how []volume.Reading) (*Data, error) {
 	i.Mu.RLock()
-	defer i.EndRead()
+	defer i.EndRead(how...)
 	if !i.Disk.IsReg() {
 		return nil, notRegular(i)
 	}

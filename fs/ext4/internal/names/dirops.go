@@ -245,11 +245,11 @@ func dirEmpty(i *volume.Inode) error {
 
 // ReadDir calls f with the entries from cookie on, 0 for all, until f returns false: then that entry was not taken. f
 // must not call into the volume.
-func ReadDir(i *volume.Inode, cookie uint64, f func(DirEntry) bool) (err error) {
+func ReadDir(i *volume.Inode, cookie uint64, f func(DirEntry) bool, how ...volume.Reading) (err error) {
 	defer i.FS.NoteTo(&err)
 	defer noteDamage(i)
 	i.Mu.RLock()
-	defer i.EndRead()
+	defer i.EndRead(how...)
 	if !i.Disk.IsDir() {
 		return volume.ErrNotDir
 	}

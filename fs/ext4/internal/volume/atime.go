@@ -2,6 +2,7 @@ package volume
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,9 +53,19 @@ func (i *Inode) accessDue(now time.Time) bool {
 	return !at.After(i.Disk.Mtime.Time()) || !at.After(i.Disk.Ctime.Time()) || now.Sub(at) >= 24*time.Hour
 }
 
+// Reading is what a read does, and leaves undone, because of the descriptor that it is done for.
+type Reading uint8
+
+// KeepAtime leaves the access time as it is: the descriptor has O_NOATIME.
+const KeepAtime Reading = 1 << iota
+
 // EndRead ends what reads the inode's contents under Mu, shared, which it releases: the access is noted, and stored if it
 // changes the access time.
-func (i *Inode) EndRead() {
+func (i *Inode) EndRead(how ...Reading) {
+	if slices.Contains(how, KeepAtime) {
+		i.Mu.RUnlock()
+		return
+	}
 	now := time.Now()
 	due := i.accessDue(now)
 	if due {
