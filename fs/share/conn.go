@@ -24,7 +24,7 @@ type conn struct {
 	*gate.Conn
 	s      *Server
 	pool   *residency.Pool // of the GPU that the client chose
-	board  *wire.Shared    // nil before the Hello; set and closed with mu
+	board  *wire.Shared    // nil before the Hello; set, forgotten and closed with mu
 	event  *wire.Event     // the board has changed; like board
 	tenant *tenant         // what places its rings have
 	watch  *wire.Watch
@@ -32,16 +32,19 @@ type conn struct {
 	next   uint32         // where the search for a free handle begins
 	gone   atomic.Bool    // the client has gone: what it waits for, and what its rings have taken, ends early
 	left   chan struct{}  // closed with that
-	ending sync.WaitGroup // handles that are being closed by letGo; more with mu held only, until closed is set
+	ending sync.WaitGroup // handles that are being closed beside the requests; more with mu held only, until closed is set
 
 	// mu protects the fields below. ring.mu is taken under it. Nothing is waited for with it.
 	mu      sync.Mutex
 	handles map[uint32]owned
-	rings   map[*ring]bool // until they are closed, also those that are no handles any more
-	count   [kinds]int
-	named   uint32 // the handle that the request under way uses; 0: none
-	now     underWay
-	closed  bool
+	// releasing has the numbers of handles that are being released, which nothing else gets meanwhile. Closed when that is done.
+	releasing    map[uint32]chan struct{}
+	rings        map[*ring]bool // until they are closed, also those that are no handles any more
+	count        [kinds]int     // of handles, and of those that are being released
+	named        uint32         // the handle that the request under way uses; 0: none
+	now          underWay
+	given        Usage // of connCost, what was given back; protected by mu
+	shut, closed bool
 }
 
 // underWay is the request that is being carried out. Its reply is sent before its end if the client has gone: the gate keeps the client's socket and file until then,
@@ -76,7 +79,7 @@ type owned struct {
 }
 
 func newConn(s *Server, g *gate.Conn) *conn {
-	c := &conn{Conn: g, s: s, pool: s.c.Pools[0], left: make(chan struct{}), handles: map[uint32]owned{}, rings: map[*ring]bool{}}
+	c := &conn{Conn: g, s: s, pool: s.c.Pools[0], left: make(chan struct{}), handles: map[uint32]owned{}, releasing: map[uint32]chan struct{}{}, rings: map[*ring]bool{}}
 	c.watch = wire.NewWatch(g.UnixConn, unix.POLLRDHUP, c.letGo)
 	return c
 }
@@ -202,6 +205,13 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 		board.Close()
 		return fail(err)
 	}
+	send, err := unix.FcntlInt(uintptr(board.FD), unix.F_DUPFD_CLOEXEC, 0) // letGo may close board's own
+	if err != nil {
+		board.Close()
+		event.Close()
+		wire.CloseAll([]int{theirs})
+		return fail(fmt.Errorf("the notice board's descriptor: %w", err))
+	}
 	c.mu.Lock()
 	c.board, c.event = board, event
 	c.mu.Unlock()
@@ -212,7 +222,7 @@ func (c *conn) hello(q *wire.Hello, _ []gate.Right) result {
 	if p.Key(1, 0, 1).Owner != 0 {
 		reply.Writable = 1
 	}
-	return result{reply: reply, rights: []int{board.FD, theirs}, owned: []int{theirs}}
+	return result{reply: reply, rights: []int{send, theirs}, owned: []int{send, theirs}}
 }
 
 // letGo ends all that nothing uses: neither the request under way nor those of rings, for which a device that does not answer may make the wait long. What
@@ -226,7 +236,7 @@ func (c *conn) letGo() {
 	if !c.gone.Swap(true) {
 		close(c.left)
 	}
-	c.markUnknownLocked()
+	c.forgetBoardLocked()
 	for number, o := range c.handles {
 		if r, ok := o.handle.(*ring); ok {
 			r.stop()
@@ -279,6 +289,7 @@ func (c *conn) replyEarlyLocked() {
 		status, text := wire.Failure(errEnding, unix.ESHUTDOWN)
 		c.SetWriteDeadline(time.Now().Add(replyTimeout))
 		_ = c.Send(wire.Encode(wire.Header{Type: h.Type | wire.Reply, Tag: h.Tag, Status: status}, text)) // if it is not sent the gate has gone, too
+		c.closeSocket()
 	})
 }
 
@@ -307,7 +318,7 @@ func (c *conn) endUnusedLocked() {
 
 // cleanUp closes everything that the connection has. No request is under way.
 func (c *conn) cleanUp() {
-	c.UnixConn.Close()
+	c.closeSocket()
 	c.letGo()
 	c.ending.Wait()
 	c.mu.Lock()
@@ -315,13 +326,30 @@ func (c *conn) cleanUp() {
 	c.closed = true
 	if c.board != nil {
 		c.board.Close()
-		c.event.Close()
 	}
 }
 
-// markUnknownLocked stores on the board that the mappings are no longer tracked. The client may live longer than the connection.
-func (c *conn) markUnknownLocked() {
-	if c.board == nil {
+// closeSocket closes the connection itself, and gives back what that is charged.
+func (c *conn) closeSocket() {
+	c.UnixConn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.shut {
+		c.shut = true
+		c.giveLocked(Usage{Descriptors: 1})
+	}
+}
+
+// giveLocked gives a part of connCost back before the end of the connection, which counts as one until then: what a client that has gone waits for takes a thread.
+func (c *conn) giveLocked(u Usage) {
+	c.given = c.given.plus(u, 1)
+	c.s.ledger.give(c.UID, u)
+}
+
+// forgetBoardLocked stores on the board that the mappings are no longer tracked, for the client may live longer than the connection, and gives board and event back.
+// The request under way and the pool may write to the board yet.
+func (c *conn) forgetBoardLocked() {
+	if c.board == nil || c.board.FD < 0 {
 		return
 	}
 	for number, o := range c.handles {
@@ -330,4 +358,8 @@ func (c *conn) markUnknownLocked() {
 		}
 	}
 	c.event.Signal()
+	c.event.Close()
+	if c.board.Forget() {
+		c.giveLocked(Usage{Descriptors: 2, Shared: 8 * wire.Slots})
+	}
 }

@@ -15,7 +15,7 @@ import (
 // device chooses the pool of the connection. Handles name memory of one GPU, so there are none yet.
 func (c *conn) device(q *wire.Device, _ []gate.Right) result {
 	c.mu.Lock()
-	has := len(c.handles)
+	has := len(c.handles) + len(c.releasing)
 	c.mu.Unlock()
 	if has > 0 {
 		return fail(fmt.Errorf("the connection has memory or rings already; a GPU is chosen before: %w", unix.EBUSY))

@@ -39,8 +39,8 @@ func has(t *testing.T, m *sharetest.Mount, want share.Usage) {
 	require.Equal(t, want, now)
 }
 
-// conn is what one connection without handles has.
-var conn = share.Usage{Connections: 1, Descriptors: 3, Shared: 8 * wire.Slots}
+// conn is what one connection without handles has after its client has gone: its socket, notice board and signal are free.
+var conn = share.Usage{Connections: 1}
 
 func with(u share.Usage, change func(u *share.Usage)) share.Usage {
 	change(&u)

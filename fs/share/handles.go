@@ -2,8 +2,6 @@ package share
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -17,12 +15,15 @@ import (
 func (c *conn) freeNumber() (uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.handles) == wire.Slots-1 {
+	if len(c.handles)+len(c.releasing) >= wire.Slots-1 {
 		return 0, fmt.Errorf("the connection has %d handles: release some: %w", len(c.handles), unix.EMFILE)
 	}
 	for {
 		c.next = c.next%(wire.Slots-1) + 1
-		if _, taken := c.handles[c.next]; !taken {
+		if _, taken := c.handles[c.next]; taken {
+			continue
+		}
+		if _, taken := c.releasing[c.next]; !taken {
 			return c.next, nil
 		}
 	}
@@ -46,7 +47,7 @@ func (c *conn) add(number uint32, h handle, cost *charge) {
 	}
 }
 
-// has returns how many handles of a kind there are.
+// has returns how many handles of a kind there are, those that are being released included.
 func (c *conn) has(k kind) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +80,6 @@ func (c *conn) unname() {
 func (c *conn) takeLocked(number uint32) owned {
 	o := c.handles[number]
 	delete(c.handles, number)
-	c.count[o.kind()]--
 	return o
 }
 
@@ -117,22 +117,6 @@ func (g *charge) end() {
 	if !g.kept {
 		g.c.s.ledger.give(g.c.UID, g.cost)
 	}
-}
-
-func (c *conn) release(q *wire.Release, _ []gate.Right) result {
-	c.mu.Lock()
-	if _, ok := c.handles[q.Handle]; !ok {
-		c.mu.Unlock()
-		return fail(fmt.Errorf("handle %d does not exist: %w", q.Handle, unix.EBADF))
-	}
-	o, rings := c.takeLocked(q.Handle), slices.Collect(maps.Keys(c.rings))
-	c.mu.Unlock()
-	for _, r := range rings {
-		r.removeHandle(q.Handle)
-	}
-	c.end(o)
-	c.word(q.Handle).Store(0)
-	return result{}
 }
 
 // mapping is a hold on memory of the pool.

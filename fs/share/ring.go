@@ -177,8 +177,8 @@ func (r *ring) stop() {
 	r.submit.End() // wakes both goroutines
 }
 
-// addHandle and removeHandle keep the ring's view of the connection's handles. When removeHandle returns, all requests in flight that
-// named the handle have ended.
+// addHandle and removeHandle keep the ring's view of the connection's handles. No request taken after removeHandle names the handle. What it returns, if that is not
+// nil, waits for those in flight that do.
 func (r *ring) addHandle(number uint32, h handle) {
 	switch h.(type) {
 	case *file, *memory, *mapping:
@@ -188,14 +188,21 @@ func (r *ring) addHandle(number uint32, h handle) {
 	}
 }
 
-func (r *ring) removeHandle(number uint32) {
+func (r *ring) removeHandle(number uint32) (wait func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u := r.uses[number]
 	delete(r.uses, number)
 	r.recent = [2]*use{}
-	for u != nil && u.n > 0 {
-		r.ended.Wait()
+	if u == nil || u.n == 0 {
+		return nil
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for u.n > 0 {
+			r.ended.Wait()
+		}
 	}
 }
 

@@ -117,7 +117,7 @@ func (s *Server) accept() {
 			s.mu.Lock()
 			delete(s.conns, c)
 			s.mu.Unlock()
-			s.ledger.give(c.UID, connCost)
+			s.ledger.give(c.UID, connCost.plus(c.given, -1))
 		})
 	}
 }

@@ -128,7 +128,7 @@ func (t *fuzzer) request(c *client) {
 	case 0, 1:
 		kind, body = wire.TMap, &wire.Map{Off: n(), Len: n(), Flags: wire.MapFlags(t.rng.IntN(5))}
 	case 2:
-		kind, body = wire.TRelease, &wire.Release{Handle: t.handle(c)}
+		kind, body = wire.TRelease, &wire.Release{Handle: t.handle(c), Flags: wire.ReleaseFlags(t.rng.IntN(4))}
 	case 3:
 		kind, body = wire.TCommit, &wire.Commit{Handle: t.handle(c), MemOff: n(), FileOff: n() >> 40, Len: n() >> t.rng.IntN(44)}
 	case 4:

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -28,7 +29,8 @@ struct device { uint32_t index, zero; char device[64]; };
 struct device_reply { uint32_t index, kind; uint64_t granule, pool_size; char device[64], name[64]; };
 struct map { uint64_t offset, length; uint32_t flags, zero; };
 struct map_reply { uint32_t handle, kind; uint64_t offset, length, memory, generation, file_size, fd_offset; };
-struct release { uint32_t handle, zero; };
+struct release { uint32_t handle, flags; };
+enum { BRIEF = 1, ASK = 2 }; /* of flags */
 struct commit { uint32_t handle, zero; uint64_t memory_offset, file_offset, length; };
 struct commit_reply { uint64_t written; };
 struct reg { uint32_t kind, zero; uint64_t fd_offset, size; };
@@ -150,7 +152,7 @@ static ssize_t receive(int fd, char *packet, int *fds, int *count)
 static void give_back(lanefs *s, const char *packet, size_t size, const int *fds, int count)
 {
 	struct header r;
-	struct release q = {0};
+	struct release q = {.flags = BRIEF};
 	close_all(fds, count);
 	memcpy(&r, packet, sizeof r);
 	int type = r.type & ~REPLY;
@@ -474,7 +476,18 @@ int lanefs_how_moved(lanefs *s, struct lanefs_moved *m)
 
 int lanefs_release(lanefs *s, uint32_t handle)
 {
-	struct release q = {.handle = handle};
+	UNCANCELLED;
+	struct release q = {.handle = handle, .flags = BRIEF};
+	struct timespec pause = {.tv_nsec = 1000000};
 	lanefs_region_end(s, handle);
-	return lanefs_call(s, RELEASE, &q, sizeof q, NO_FD, NULL, 0, NULL, 0);
+	for (;;) { /* other threads' calls go on between two of these, though a request that names the handle does not end */
+		if (lanefs_call(s, RELEASE, &q, sizeof q, NO_FD, NULL, 0, NULL, 0) == 0)
+			return 0;
+		if (errno != EINPROGRESS || lanefs_asked(&s->asking))
+			return -1;
+		nanosleep(&pause, NULL);
+		q.flags = ASK;
+		if (pause.tv_nsec < 32000000)
+			pause.tv_nsec *= 2;
+	}
 }

@@ -1,6 +1,6 @@
 /*
  * Run by a Go test beside this: testwait FILE, a file of a mount with device memory, whose byte i is i % 251. Waits that the program ends by lanefs_on_wait. Before each it prints a
- * line and reads one; then the test holds the mount's device back, until it reads the next line. At the end it prints "ok", and waits for a line.
+ * line and reads one; then the test holds the mount's device back, until it reads the next line (of "release" the one after that: the first is when the device has the request). At the end it prints "ok", and waits for a line.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "lanefs.h"
 
@@ -53,6 +55,36 @@ static void *reads(void *arg)
 	return NULL;
 }
 
+static void *releases(void *arg)
+{
+	WANT(lanefs_release(s, *(uint32_t *)arg) == 0);
+	return NULL;
+}
+
+/* A thread releases memory that a request uses. */
+static void release(int fd)
+{
+	uint32_t memory, more;
+	char line[10];
+	int m = memfd_create("m", MFD_ALLOW_SEALING);
+	lanefs_ring *r = lanefs_ring_new(s, 8);
+	WANT(r && m >= 0 && ftruncate(m, N) == 0 && lanefs_register(s, m, LANEFS_MEMFD, 0, N, &memory) == 0);
+	say("release");
+	struct lanefs_request q = {.op = LANEFS_READ, .file = file, .memory = memory, .length = N};
+	struct lanefs_completion c;
+	pthread_t t;
+	WANT(lanefs_ring_submit(r, &q, 1) == 1 && fgets(line, sizeof line, stdin));
+	WANT(pthread_create(&t, NULL, releases, &memory) == 0);
+	usleep(100000); /* likely enough it waits by then */
+	WANT(lanefs_open(s, fd, &more) == 0 && lanefs_release(s, more) == 0);
+	WANT(pthread_tryjoin_np(t, NULL) == EBUSY);
+	say("ended");
+	WANT(pthread_join(t, NULL) == 0);
+	WANT(lanefs_ring_reap(r, &c, 1, 0) == 1 && c.result == N);
+	lanefs_ring_free(r);
+	close(m);
+}
+
 int main(int argc, char **argv)
 {
 	struct lanefs_buffer b;
@@ -86,6 +118,8 @@ int main(int argc, char **argv)
 	say("ended");
 	WANT(pthread_join(t, NULL) == 0 && right(q, N));
 
+	alarm(100); /* nothing hangs */
+	release(fd);
 	say("ok");
 	lanefs_stage_free(st);
 	lanefs_close(s);

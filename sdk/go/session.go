@@ -199,9 +199,17 @@ func (s *Session) Pin(f *os.File, on bool, owner int64) (int64, error) {
 	return int64(r.Bytes), err
 }
 
+// release returns when the requests of rings that name the handle have ended. The session's other requests do not wait for that.
 func (s *Session) release(handle uint32) error {
-	_, err := s.call(wire.TRelease, &wire.Release{Handle: handle}, nil, 0, nil)
-	return err
+	flags, pause := wire.ReleaseBrief, time.Millisecond
+	for {
+		_, err := s.call(wire.TRelease, &wire.Release{Handle: handle, Flags: flags}, nil, 0, nil)
+		if !errors.Is(err, unix.EINPROGRESS) {
+			return err
+		}
+		time.Sleep(pause)
+		flags, pause = wire.ReleaseAsk, min(2*pause, 50*time.Millisecond)
+	}
 }
 
 // Close ends the session and all its objects. The Bytes of its buffers must not be accessed afterwards.

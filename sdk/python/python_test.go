@@ -324,7 +324,7 @@ func TestInterrupt(t *testing.T) {
 		await, release := m.HoldFirst(op)
 		p.GoOn()
 		await(name)
-		if name == "dropped" {
+		if name == "dropped" || name == "released" {
 			p.GoOn()
 			require.Equal(t, "waits", p.Says())
 		}

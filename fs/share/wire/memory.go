@@ -73,6 +73,18 @@ func (s *Shared) Word32(off int) *atomic.Uint32 {
 // Bytes returns the memory.
 func (s *Shared) Bytes() []byte { return s.b }
 
+// Forget gives the memory back, as if it was closed, but that it may still be written to: what is written goes nowhere. It returns false, and has done nothing, if the system
+// has no memory for that.
+func (s *Shared) Forget() bool {
+	at := unsafe.Pointer(unsafe.SliceData(s.b))
+	if _, err := unix.MmapPtr(-1, 0, at, uintptr(len(s.b)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED|unix.MAP_NORESERVE); err != nil {
+		return false
+	}
+	CloseAll([]int{s.FD})
+	s.FD = -1
+	return true
+}
+
 // Close unmaps the memory and closes FD.
 func (s *Shared) Close() {
 	if s.b != nil {

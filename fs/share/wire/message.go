@@ -136,8 +136,16 @@ type MapReply struct {
 // Release closes a handle. The reply is empty.
 type Release struct {
 	Handle uint32
-	_      uint32
+	Flags  ReleaseFlags
 }
+
+// ReleaseFlags are the flags of Release. Daemons of before December 2026 do not look at them: they answer once all has ended.
+type ReleaseFlags uint32
+
+const (
+	ReleaseBrief ReleaseFlags = 1 << iota // do not wait for what uses the handle: EINPROGRESS if something does, and the handle is released with its end
+	ReleaseAsk                            // release nothing: EINPROGRESS while a release of the handle is under way
+)
 
 // Commit writes Len bytes of memory to a file. It carries the file.
 type Commit struct {

@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import weakref
 
 from . import _wire as w
@@ -492,12 +493,21 @@ class Session:
         ----------
         handle : int
         """
+        flags, pause = w.RELEASE_BRIEF, 0.001
+        while self._busy(handle, flags):
+            time.sleep(pause)  # other threads' calls go on meanwhile
+            flags, pause = w.RELEASE_ASK, min(2 * pause, 0.05)
+
+    def _busy(self, handle, flags):
+        """Asks for a release, or whether it is under way."""
         try:
-            self.call(w.RELEASE, w.RELEASE_REQUEST.pack(handle, 0))
+            self.call(w.RELEASE, w.RELEASE_REQUEST.pack(handle, flags))
         except (OSError, ValueError) as e:
-            if getattr(e, "errno", None) == errno.EDEADLK:
+            number = getattr(e, "errno", None)
+            if number == errno.EDEADLK:
                 self._dropped.append(handle)  # the call that is under way does it at its end
-            # else the daemon has ended, or the handle is of another process
+            return number == errno.EINPROGRESS  # else the daemon has ended, or the handle is of another process
+        return False
 
     def drop(self, handle):
         """`release` for the garbage collector, which may run during a call. It does not block.
@@ -530,7 +540,7 @@ class Session:
         """Has the daemon release what was dropped. It waits for nothing, for a daemon may be stopped, and what the handler of a signal raises is lost where the garbage collector runs. False:
         there is no room for another request now."""
         self._tag += 1
-        request = w.RELEASE_REQUEST.pack(handle, 0)
+        request = w.RELEASE_REQUEST.pack(handle, w.RELEASE_BRIEF)
         self._awaited.add(self._tag)
         try:
             self._socket.sendmsg([w.HEADER.pack(w.RELEASE, 0, w.HEADER.size + len(request), self._tag, 0) + request], [], socket.MSG_DONTWAIT)

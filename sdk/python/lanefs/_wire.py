@@ -22,6 +22,7 @@ HELLO_REPLY = struct.Struct("<HHIQQIHH64s64s")
 MAP_REQUEST = struct.Struct("<QQII")
 MAP_REPLY = struct.Struct("<IIQQQQQQ")
 RELEASE_REQUEST = struct.Struct("<II")
+RELEASE_BRIEF, RELEASE_ASK = 1, 2
 COMMIT_REQUEST = struct.Struct("<IIQQQ")
 COMMIT_REPLY = struct.Struct("<Q")
 PIN_REQUEST = struct.Struct("<II")

@@ -77,6 +77,21 @@ def dropped():
     f.session.wait()
 
 
+def released():
+    """What a thread closes waits for the request that uses it, and other calls do not wait for that."""
+    b = lanefs.Buffer(f, N)
+    f.ring.read(f, b)
+    sys.stdin.readline()
+    thread = threading.Thread(target=b.close)
+    thread.start()
+    threads.append(thread)
+    f.session.wait(0.2)  # likely enough it waits by then
+    lanefs.Buffer(f, 4096).close()
+    assert thread.is_alive()
+    print("waits", flush=True)
+    f.session.wait()
+
+
 def cancelled(*batches):
     """Batches of an event loop that has one thread for them. The first is cancelled by the signal, as a program's own timeout would, then the others."""
     async def go():
@@ -114,7 +129,7 @@ def cancelled_queued():
 
 signal.alarm(100)  # nothing hangs
 threads = []
-for case in (read, write, read, behind, again, cancelled_read, cancelled_write, cancelled_queued, dropped, mapped):
+for case in (read, write, read, behind, again, cancelled_read, cancelled_write, cancelled_queued, dropped, released, mapped):
     print(case.__name__, flush=True)
     sys.stdin.readline()
     try:
