@@ -51,7 +51,7 @@ func TestFailedRuntime(t *testing.T) {
 		idle.Release()
 		held, err := p.Alloc(100, nil)
 		require.NoError(t, err)
-		part, err := held.Memory().Part(nil)
+		part, err := held.Memory().Part(nil, nil)
 		require.NoError(t, err)
 		part.Give()
 		e, err := held.Export()

@@ -52,7 +52,7 @@ func TestGivenUpPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var owned []*Part
 		for range stageParts {
-			q, err := m.Part(nil)
+			q, err := m.Part(nil, nil)
 			require.NoError(t, err)
 			owned = append(owned, q)
 		}
@@ -64,9 +64,9 @@ func TestGivenUpPart(t *testing.T) {
 				}
 				return err
 			}
-			go func() { first <- give(m.Part(gone)) }()
+			go func() { first <- give(m.Part(nil, gone)) }()
 			synctest.Wait()
-			go func() { _ = give(m.Part(nil)) }()
+			go func() { _ = give(m.Part(nil, nil)) }()
 			synctest.Wait()
 			s := &m.pool.stage
 			s.mu.Lock() // so that he finds both
@@ -88,7 +88,7 @@ func TestGivenUpPart(t *testing.T) {
 		}
 		gone := make(chan struct{})
 		ended := make(chan error, 1)
-		go func() { _, err := m.Part(gone); ended <- err }()
+		go func() { _, err := m.Part(nil, gone); ended <- err }()
 		synctest.Wait()
 		require.Empty(t, ended)
 		close(gone)
@@ -108,7 +108,7 @@ func TestGivenUpMaking(t *testing.T) {
 		s.before = func() { <-token }
 		owner := take(m, 1)
 		gone, ended := make(chan struct{}), make(chan error, 1)
-		go func() { _, err := m.Part(gone); ended <- err }()
+		go func() { _, err := m.Part(nil, gone); ended <- err }()
 		synctest.Wait()
 		close(gone)
 		require.ErrorIs(t, <-ended, ErrGivenUp)
@@ -117,7 +117,7 @@ func TestGivenUpMaking(t *testing.T) {
 		q := <-owner
 		require.NoError(t, q.err)
 		gone = make(chan struct{})
-		go func() { _, err := m.Part(gone); ended <- err }() // no more can be made
+		go func() { _, err := m.Part(nil, gone); ended <- err }() // no more can be made
 		synctest.Wait()
 		require.Empty(t, ended)
 		close(gone)

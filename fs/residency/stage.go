@@ -22,23 +22,63 @@ type Copier interface {
 // PartSize is the size of a part of the stage, in bytes.
 const PartSize = 4 << 20
 
-// stageParts is how many parts there are at most. They are made when they are needed, and stay.
-const stageParts = 8
+// stageParts is how many parts there are at most. They are made when they are needed, and stay. One client has clientParts at most, and all clients of one user leave some to
+// other users: who waits for a device that does not answer keeps its parts, however long that is.
+const (
+	stageParts  = 16
+	clientParts = stageParts / 2
+	userParts   = stageParts - stageParts/4
+)
+
+// Tenant is a client as one that takes parts, of one pool.
+type Tenant struct {
+	uid uint32
+	n   int // protected by stage.mu
+}
+
+// NewTenant makes the tenant of a client of user uid.
+func NewTenant(uid uint32) *Tenant { return &Tenant{uid: uid} }
+
+// mayLocked says whether a tenant may have one part more; nil may.
+func (s *stage) mayLocked(t *Tenant) bool {
+	return t == nil || t.n < clientParts && s.users[t.uid] < userParts
+}
+
+// countLocked counts parts that a tenant has got or given back.
+func (s *stage) countLocked(t *Tenant, n int) {
+	if t == nil {
+		return
+	}
+	if s.users == nil {
+		s.users = map[uint32]int{}
+	}
+	t.n += n
+	if s.users[t.uid] += n; s.users[t.uid] == 0 {
+		delete(s.users, t.uid)
+	}
+}
 
 // stage is the parts. Its zero value has none.
 type stage struct {
 	mu     sync.Mutex
-	waits  []chan struct{} // protected by mu: of callers that wait until a part was given back or the next may be made, the first first
-	idle   []*Part         // protected by mu
-	made   int             // protected by mu: those that exist, idle or not
-	lost   []*Part         // protected by mu: those of made that a copy may still use
-	making bool            // protected by mu: a caller makes one, without mu
+	waits  []waiter       // protected by mu: callers that wait until a part was given back or the next may be made, the first first
+	idle   []*Part        // protected by mu
+	made   int            // protected by mu: those that exist, idle or not
+	lost   []*Part        // protected by mu: those of made that a copy may still use
+	making bool           // protected by mu: a caller makes one, without mu
+	users  map[uint32]int // protected by mu: the parts that each user's clients have
+}
+
+// waiter is a caller that waits, and by what it hears.
+type waiter struct {
+	t *Tenant
+	c chan struct{}
 }
 
 // waitLocked waits, without mu, for signalLocked. If gone is closed before that it returns ErrGivenUp, and the signal is another's.
-func (s *stage) waitLocked(gone <-chan struct{}) error {
+func (s *stage) waitLocked(t *Tenant, gone <-chan struct{}) error {
 	c := make(chan struct{})
-	s.waits = append(s.waits, c)
+	s.waits = append(s.waits, waiter{t, c})
 	s.mu.Unlock()
 	var err error
 	select {
@@ -48,7 +88,7 @@ func (s *stage) waitLocked(gone <-chan struct{}) error {
 	}
 	s.mu.Lock()
 	if err != nil {
-		if at := slices.Index(s.waits, c); at >= 0 {
+		if at := slices.IndexFunc(s.waits, func(w waiter) bool { return w.c == c }); at >= 0 {
 			s.waits = slices.Delete(s.waits, at, at+1)
 		} else {
 			s.signalLocked()
@@ -57,11 +97,11 @@ func (s *stage) waitLocked(gone <-chan struct{}) error {
 	return err
 }
 
-// signalLocked wakes who has waited longest.
+// signalLocked wakes who has waited longest of those that may have a part.
 func (s *stage) signalLocked() {
-	if len(s.waits) > 0 {
-		close(s.waits[0])
-		s.waits = slices.Delete(s.waits, 0, 1)
+	if at := slices.IndexFunc(s.waits, func(w waiter) bool { return s.mayLocked(w.t) }); at >= 0 {
+		close(s.waits[at].c)
+		s.waits = slices.Delete(s.waits, at, at+1)
 	}
 }
 
@@ -69,30 +109,46 @@ func (s *stage) signalLocked() {
 type Part struct {
 	*Memory
 	p    *Pool
+	t    *Tenant // who has it
 	lost bool
 }
 
 // Staged says whether transfers of m pass through the stage: its Slice must not be used.
 func (m *Memory) Staged() bool { return m.pool != nil }
 
-// Part takes a part of the stage of m's pool. It waits for one that is not in use, or for one to be made: their users wait for the device and the
-// copy engine only. Who makes one holds up nobody who gives one back or finds one, for that takes long: the runtime allocates, and the IOMMU maps. Once gone
+// Part takes a part of the stage of m's pool for t; nil is the daemon itself, which has no share. It waits for one that is not in use and within t's share, or for one to be made: their
+// users wait for the device and the copy engine only. Who makes one holds up nobody who gives one back or finds one, for that takes long: the runtime allocates, and the IOMMU maps. Once gone
 // is closed a caller that waits gets ErrGivenUp; nil never is.
-func (m *Memory) Part(gone <-chan struct{}) (*Part, error) {
+func (m *Memory) Part(t *Tenant, gone <-chan struct{}) (*Part, error) {
 	s := &m.pool.stage
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.idle) == 0 {
+	q, err := s.takeLocked(m.pool, t, gone)
+	if err == nil {
+		q.t = t
+		s.countLocked(t, 1)
+	}
+	return q, err
+}
+
+func (s *stage) takeLocked(p *Pool, t *Tenant, gone <-chan struct{}) (*Part, error) {
+	for len(s.idle) == 0 || !s.mayLocked(t) {
 		if len(s.lost) == stageParts {
 			return nil, errors.New("all of the stage is lost to copies that did not end")
 		}
-		if s.made == stageParts || s.making {
-			if err := s.waitLocked(gone); err != nil {
+		may := s.mayLocked(t)
+		if !may || s.made == stageParts || s.making {
+			if !may {
+				s.signalLocked() // what woke this caller, which may not have it any more, may be another's
+			}
+			if err := s.waitLocked(t, gone); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		q, err := s.makeLocked(m.pool)
+		s.countLocked(t, 1) // meanwhile, so that it stays within its share
+		q, err := s.makeLocked(p)
+		s.countLocked(t, -1)
 		if err == nil {
 			s.made++
 			s.signalLocked() // the next one
@@ -103,7 +159,7 @@ func (m *Memory) Part(gone <-chan struct{}) (*Part, error) {
 			return nil, err
 		}
 		if len(s.idle) == 0 {
-			if err := s.waitLocked(gone); err != nil {
+			if err := s.waitLocked(t, gone); err != nil {
 				return nil, err
 			}
 		}
@@ -142,11 +198,14 @@ func (q *Part) Give() {
 	s := &q.p.stage
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.countLocked(q.t, -1)
+	q.t = nil
 	if q.lost {
 		s.lost = append(s.lost, q)
-		for len(s.waits) > 0 {
-			s.signalLocked()
+		for _, w := range s.waits { // all look whether any part is left
+			close(w.c)
 		}
+		s.waits = nil
 		return
 	}
 	s.idle = append(s.idle, q)

@@ -121,7 +121,7 @@ func take(m *Memory, n int) chan taken {
 	c := make(chan taken, n)
 	for range n {
 		go func() {
-			q, err := m.Part(nil)
+			q, err := m.Part(nil, nil)
 			c <- taken{q, err}
 		}()
 	}
@@ -133,16 +133,16 @@ func take(m *Memory, n int) chan taken {
 func TestParts(t *testing.T) {
 	_, m, s, _, _ := newFar(t, 100)
 	synctest.Test(t, func(t *testing.T) {
-		first, err := m.Part(nil)
+		first, err := m.Part(nil, nil)
 		require.NoError(t, err)
 		first.Give()
-		again, err := m.Part(nil)
+		again, err := m.Part(nil, nil)
 		require.NoError(t, err)
 		require.Same(t, first, again)
 		require.Equal(t, 1, s.made)
 		owned := map[*Part]bool{again: true}
 		for range stageParts - 1 {
-			q, err := m.Part(nil)
+			q, err := m.Part(nil, nil)
 			require.NoError(t, err)
 			require.False(t, owned[q])
 			owned[q] = true
@@ -168,7 +168,7 @@ func TestLostParts(t *testing.T) {
 	_, m, s, _, c := newFar(t, 100)
 	synctest.Test(t, func(t *testing.T) {
 		bad := errors.New("the copy engine does not answer")
-		q, err := m.Part(nil)
+		q, err := m.Part(nil, nil)
 		require.NoError(t, err)
 		require.ErrorIs(t, q.To(m, int(m.Size()), 0, 1), syscall.EINVAL)
 		require.ErrorIs(t, q.From(m, -1, 0, 1), syscall.EINVAL)
@@ -181,14 +181,14 @@ func TestLostParts(t *testing.T) {
 		require.ErrorIs(t, q.From(m, 0, 0, 1), unbegun)
 		c.fails.Store(&bad)
 		q.Give()
-		again, err := m.Part(nil)
+		again, err := m.Part(nil, nil)
 		require.NoError(t, err)
 		require.Same(t, q, again)
 		q.Give()
 
 		var all []*Part
 		for range stageParts {
-			q, err := m.Part(nil)
+			q, err := m.Part(nil, nil)
 			require.NoError(t, err)
 			require.False(t, slices.Contains(all, q))
 			all = append(all, q)
@@ -213,7 +213,7 @@ func TestLostParts(t *testing.T) {
 			require.ErrorContains(t, (<-waiting).err, "all of the stage is lost")
 		}
 		c.fails.Store(nil)
-		_, err = m.Part(nil)
+		_, err = m.Part(nil, nil)
 		require.ErrorContains(t, err, "all of the stage is lost")
 		require.Equal(t, stageParts, s.made)
 	})
@@ -223,15 +223,15 @@ func TestLostParts(t *testing.T) {
 func TestScarceParts(t *testing.T) {
 	_, m, s, a, c := newFar(t, 0)
 	synctest.Test(t, func(t *testing.T) {
-		_, err := m.Part(nil)
+		_, err := m.Part(nil, nil)
 		require.ErrorIs(t, err, errScarce)
 		s.left, a.fails = 1, errors.New("no room in the IOMMU")
-		_, err = m.Part(nil)
+		_, err = m.Part(nil, nil)
 		require.ErrorIs(t, err, a.fails)
 		s.left, a.fails = 2, nil
-		q, err := m.Part(nil)
+		q, err := m.Part(nil, nil)
 		require.NoError(t, err)
-		lost, err := m.Part(nil)
+		lost, err := m.Part(nil, nil)
 		require.NoError(t, err)
 		waiting := take(m, 1)
 		require.Empty(t, waiting)
@@ -252,7 +252,7 @@ func TestScarceParts(t *testing.T) {
 		}
 		c.fails.Store(nil)
 		s.left = 1
-		q, err = m.Part(nil)
+		q, err = m.Part(nil, nil)
 		require.NoError(t, err)
 		q.Give()
 	})
@@ -261,13 +261,13 @@ func TestScarceParts(t *testing.T) {
 // TestPartsWhileOneIsMade: who makes a part, which takes long, holds up nobody who gives one back or finds one.
 func TestPartsWhileOneIsMade(t *testing.T) {
 	_, m, s, _, _ := newFar(t, 2)
-	first, err := m.Part(nil)
+	first, err := m.Part(nil, nil)
 	require.NoError(t, err)
 	s.before = func() {
 		meanwhile := make(chan error)
 		go func() {
 			first.Give()
-			q, err := m.Part(nil)
+			q, err := m.Part(nil, nil)
 			if err == nil {
 				q.Give()
 			}
@@ -280,7 +280,7 @@ func TestPartsWhileOneIsMade(t *testing.T) {
 			panic("they wait for the part that is made")
 		}
 	}
-	second, err := m.Part(nil)
+	second, err := m.Part(nil, nil)
 	require.NoError(t, err)
 	require.NotSame(t, first, second)
 	second.Give()
@@ -375,7 +375,7 @@ func TestManyParts(t *testing.T) {
 // TestStageCopies: bytes go where they are to, and are counted when they have arrived.
 func TestStageCopies(t *testing.T) {
 	p, m, _, _, c := newFar(t, 1)
-	q, err := m.Part(nil)
+	q, err := m.Part(nil, nil)
 	require.NoError(t, err)
 	defer q.Give()
 	in := q.mem.Host()

@@ -23,10 +23,11 @@ import (
 type conn struct {
 	*gate.Conn
 	s      *Server
-	pool   *residency.Pool // of the GPU that the client chose
-	board  *wire.Shared    // nil before the Hello; set, forgotten and closed with mu
-	event  *wire.Event     // the board has changed; like board
-	tenant *tenant         // what places its rings have
+	pool   *residency.Pool   // of the GPU that the client chose
+	board  *wire.Shared      // nil before the Hello; set, forgotten and closed with mu
+	event  *wire.Event       // the board has changed; like board
+	tenant *tenant           // what places its rings have
+	parts  *residency.Tenant // what parts of the stage it has
 	watch  *wire.Watch
 	moved  moved          // of its rings
 	next   uint32         // where the search for a free handle begins
@@ -79,13 +80,13 @@ type owned struct {
 }
 
 func newConn(s *Server, g *gate.Conn) *conn {
-	c := &conn{Conn: g, s: s, pool: s.c.Pools[0], left: make(chan struct{}), handles: map[uint32]owned{}, releasing: map[uint32]chan struct{}{}, rings: map[*ring]bool{}}
+	c := &conn{Conn: g, s: s, pool: s.c.Pools[0], parts: residency.NewTenant(g.UID), left: make(chan struct{}), handles: map[uint32]owned{}, releasing: map[uint32]chan struct{}{}, rings: map[*ring]bool{}}
 	c.watch = wire.NewWatch(g.UnixConn, unix.POLLRDHUP, c.letGo)
 	return c
 }
 
 // ends says that the client's transfers are to end early.
-func (c *conn) ends() ends { return ends{&c.s.ending, &c.gone, c.left} }
+func (c *conn) ends() ends { return ends{&c.s.ending, &c.gone, c.left, c.parts} }
 
 // serve carries out requests until the client disconnects.
 func (c *conn) serve() {

@@ -83,7 +83,7 @@ func readStaged(end ends, f *fs.External, ts []ext4.Transfer) {
 
 // readPart reads pieces. One behind the end of its file's bytes, or behind an error of its transfer, is left out.
 func readPart(end ends, f *fs.External, ts []ext4.Transfer, pieces []staged) {
-	part, err := ts[pieces[0].of].Mem.(*residency.Memory).Part(end.left)
+	part, err := ts[pieces[0].of].Mem.(*residency.Memory).Part(end.tenant, end.left)
 	if err == nil {
 		defer part.Give()
 	}
@@ -119,7 +119,7 @@ func write(end ends, f *fs.External, off int64, m *residency.Memory, at, n int) 
 	if !m.Staged() {
 		return writeOne(end, f, off, m, at, n)
 	}
-	part, err := m.Part(end.left)
+	part, err := m.Part(end.tenant, end.left)
 	if err != nil {
 		return 0, err
 	}

@@ -171,19 +171,19 @@ func TestGoneBehindOthers(t *testing.T) {
 		wire.CloseAll(rights)
 	})
 	t.Run("parts of the stage", func(t *testing.T) {
-		const parts, size = 8, 32 * mib
+		const parts, size = 12, 32 * mib // of 16: another user's are left
 		m := sharetest.NewUnreached(t, 128*mib, 160*mib)
 		m.Write("file", noise(2, size))
 		f := m.Open("file", 2)
 		var reads atomic.Int64
 		_, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == blockdev.OpRead && reads.Add(1) > 0 })
-		var first [2]*wire.Conn // each reads four parts at once, at least
+		var first [3]*wire.Conn // each reads four parts at once, at least
 		for i := range first {
 			first[i] = dial(t, f)
 			greet(t, first[i])
 			ask(t, first[i], wire.TMap, &wire.Map{Flags: wire.MapPrivate}, int(f.Fd()))
 		}
-		require.Eventually(t, func() bool { return reads.Load() == parts }, patience, time.Millisecond, "all parts are in use")
+		require.Eventually(t, func() bool { return reads.Load() == parts }, patience, time.Millisecond, "all parts that the user may have are in use")
 		alone := m.Share.Usage()[0]
 		client, _ := rich(t, m)
 		ask(t, client.Conn, wire.TMap, &wire.Map{Flags: wire.MapPrivate}, int(f.Fd())) // more than a part

@@ -29,7 +29,8 @@ var errEnding = fmt.Errorf("the mount or the connection is about to end: %w", un
 // ends says that transfers are to end early: the mount ends, or the client has gone.
 type ends struct {
 	mount, client *atomic.Bool
-	left          <-chan struct{} // closed when client becomes true
+	left          <-chan struct{}   // closed when client becomes true
+	tenant        *residency.Tenant // the client, as who has parts of the stage
 }
 
 func (e ends) now() bool { return e.mount.Load() || e.client.Load() }

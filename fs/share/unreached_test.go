@@ -394,7 +394,7 @@ func TestUnreachedFails(t *testing.T) {
 		require.NoError(t, b.Close())
 	}
 	m.Copier.Fail.Store(&broken)
-	for range 6 {
+	for range 14 {
 		_, err := s.Map(f, 0, 0)
 		require.ErrorContains(t, err, "does not answer")
 	}
