@@ -1,6 +1,8 @@
 package share_test
 
 import (
+	"errors"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,4 +144,30 @@ func TestReleaseLimits(t *testing.T) {
 	release()
 	settled(t, m, 0)
 	has(t, m, share.Usage{})
+}
+
+// TestCloseHung: a program ends its session while the device does not answer one of its calls, which ends with that.
+func TestCloseHung(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", noise(2, mib))
+	s := connect(t, f)
+	held, release := m.HoldFirst(blockdev.OpRead)
+	t.Cleanup(release) // before connect's
+	called := make(chan error, 1)
+	go func() {
+		_, err := s.Map(f, 0, 0)
+		called <- err
+	}()
+	held("the map's read")
+	within(t, "the session's end", func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-called; !errors.Is(err, os.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	require.ErrorIs(t, s.Close(), os.ErrClosed)
+	release()
+	settled(t, m, 0)
 }

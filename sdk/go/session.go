@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +26,9 @@ type Session struct {
 	board *wire.Shared
 	event *os.File // signals changes of the board
 	gone  watch    // the connection's end
+
+	socket *net.UnixConn // conn's: closing it ends a request that waits
+	closed atomic.Bool
 
 	mu   sync.Mutex // one request at a time
 	conn *wire.Conn // protected by mu
@@ -66,7 +71,7 @@ func Connect(f *os.File) (*Session, error) {
 		}
 		return nil, fmt.Errorf("%q: the daemon's socket is not reachable from here (in a container, mount its directory too): %w", f.Name(), err)
 	}
-	s := &Session{conn: conn}
+	s := &Session{socket: conn.UnixConn, conn: conn}
 	if err = s.hello(); err == nil {
 		err = s.gone.begin(conn.UnixConn)
 	}
@@ -154,12 +159,15 @@ func (s *Session) call(t wire.Type, request, reply any, want int, f *os.File) (r
 func (s *Session) callWith(t wire.Type, request, reply any, want int, pass ...int) ([]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.conn == nil {
+	if s.conn == nil || s.closed.Load() {
 		return nil, os.ErrClosed
 	}
 	s.tag++
 	got, err := s.conn.Call(t, s.tag, request, reply, want, pass...)
 	var refused *wire.Error
+	if err != nil && s.closed.Load() && !errors.As(err, &refused) {
+		return nil, os.ErrClosed
+	}
 	if err != nil && !errors.As(err, &refused) && !errors.Is(err, wire.ErrNoDescriptors) {
 		err = fmt.Errorf("the mount's daemon has gone, or does not speak its protocol: %w", err)
 	}
@@ -212,15 +220,15 @@ func (s *Session) release(handle uint32) error {
 	}
 }
 
-// Close ends the session and all its objects. The Bytes of its buffers must not be accessed afterwards.
+// Close ends the session and all its objects. A request of another goroutine that waits for the device ends with os.ErrClosed. The Bytes of its buffers must not be accessed afterwards.
 func (s *Session) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conn == nil {
+	if s.closed.Swap(true) {
 		return os.ErrClosed
 	}
 	s.gone.end()
-	err := s.conn.Close()
+	err := s.socket.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.conn = nil
 	if s.event != nil {
 		s.event.Close()
