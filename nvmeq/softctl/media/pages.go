@@ -47,6 +47,45 @@ type Chunk struct {
 	read   atomic.Int64 // bytes that were not in a part, since it was last let go of, or was to be pinned
 	used   atomic.Int64 // when, in seconds
 	asked  atomic.Bool  // a goroutine is to pin it: reads that still go another way meanwhile ask for none
+	stuck  atomic.Bool  // lock has been given up, and goes on
+}
+
+// lockPatience is how long one waits for a chunk that is being pinned or read: both are calls of a GPU's driver, which may not return. It is replaced by tests.
+var lockPatience = 2 * time.Second
+
+// lock locks mu for writing, and says whether it could in time.
+func (c *Chunk) lock() bool {
+	if c.mu.TryLock() {
+		return true
+	}
+	if c.stuck.Load() {
+		return false
+	}
+	var over atomic.Bool // the caller has it, or has given up
+	locked := make(chan struct{})
+	go func() {
+		c.mu.Lock()
+		if over.Swap(true) {
+			c.stuck.Store(false)
+			c.mu.Unlock()
+			return
+		}
+		close(locked)
+	}()
+	late := time.NewTimer(lockPatience)
+	defer late.Stop()
+	select {
+	case <-locked:
+		return true
+	case <-late.C:
+	}
+	c.stuck.Store(true) // before the goroutine can say that it is not any more
+	if over.Swap(true) {
+		c.stuck.Store(false)
+		<-locked
+		return true
+	}
+	return false
 }
 
 // part is a part of a chunk, without holes, that is pinned.
@@ -242,14 +281,18 @@ func (p *pages) unpin(c *Chunk) {
 }
 
 // without calls f for the parts of a range, which takes their pages out of the file. Their chunks are unpinned first, and not pinned
-// meanwhile.
-func (p *pages) without(off, n int64, f func(off, n int64) error) error {
+// meanwhile. Where one does not get to be unpinned, for a GPU hangs, in is called, which leaves the pages in the file.
+func (p *pages) without(off, n int64, f, in func(off, n int64) error) error {
 	for n > 0 && p != nil && off < int64(len(p.chunks))*chunkSize {
 		c, part := &p.chunks[off/chunkSize], min(n, chunkSize-off%chunkSize)
-		c.mu.Lock()
-		p.unpin(c)
-		err := f(off, part)
-		c.mu.Unlock()
+		var err error
+		if c.lock() {
+			p.unpin(c)
+			err = f(off, part)
+			c.mu.Unlock()
+		} else {
+			err = in(off, part)
+		}
 		if err != nil {
 			return err
 		}
@@ -278,8 +321,9 @@ func (p *pages) close() {
 		return // the driver of a device that has failed may never answer; the pages stay until the process ends
 	}
 	for i := range p.chunks {
-		p.chunks[i].mu.Lock()
-		p.unpin(&p.chunks[i])
-		p.chunks[i].mu.Unlock()
+		if c := &p.chunks[i]; c.lock() { // else likewise
+			p.unpin(c)
+			c.mu.Unlock()
+		}
 	}
 }

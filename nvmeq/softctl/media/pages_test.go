@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -132,6 +133,45 @@ func TestPinOnce(t *testing.T) {
 	r.pass()
 	r.pass()
 	require.Equal(t, 2, p.count())
+}
+
+// TestPinHangs: while a GPU's driver does not answer who pins a chunk, its bytes are read, written and zeroed; they are in the pages that are pinned in the end.
+func TestPinHangs(t *testing.T) {
+	was := lockPatience
+	lockPatience = 10 * time.Millisecond
+	defer func() { lockPatience = was }()
+	p := &pins{all: map[*byte]bool{}, held: make(chan struct{})}
+	r := newReader(t, p)
+	for range 2 {
+		for off := int64(0); off < 2*chunkSize; off += ReadStep {
+			r.m.Missed(off, ReadStep)
+		}
+	}
+	for i := range r.m.pages.chunks {
+		require.Eventually(t, func() bool {
+			is := !r.m.pages.chunks[i].mu.TryLock()
+			if !is {
+				r.m.pages.chunks[i].mu.Unlock()
+			}
+			return is
+		}, time.Minute, time.Millisecond, "it is being pinned")
+	}
+	for n := range int64(20) {
+		off := chunkSize - 4096 + n*512
+		clear(r.want[off : off+8192])
+		require.NoError(t, r.m.Zero(off, 8192, n%2 == 0, 0))
+	}
+	b := make([]byte, 4*4096)
+	require.NoError(t, r.m.Read(buffers(b), chunkSize-8192))
+	require.True(t, bytes.Equal(r.want[chunkSize-8192:chunkSize+8192], b))
+	close(p.held)
+	r.m.pages.pinners.Wait()
+	require.Equal(t, 2, p.count())
+	r.pass()
+	require.Eventually(t, func() bool { return !r.m.pages.chunks[0].stuck.Load() && !r.m.pages.chunks[1].stuck.Load() }, time.Minute, time.Millisecond)
+	require.NoError(t, r.m.Zero(0, 4096, false, 0))
+	require.Equal(t, 1, p.count(), "it is let go of")
+	require.NoError(t, r.m.Close())
 }
 
 // What is read a second time comes from the image's own pages, and is what is in the image whatever happens to it.

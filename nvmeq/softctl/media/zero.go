@@ -12,7 +12,7 @@ func (m *Image) Zero(off, n int64, durable bool, _ uint64) error {
 		return err
 	}
 	m.writes()
-	err := m.refused(off, n, m.pages.without(off, n, m.zeroRange))
+	err := m.refused(off, n, m.pages.without(off, n, m.zeroRange, m.writeZeroes))
 	if err == nil && m.block {
 		// Beyond the end of a device Linux zeroes what is there, and calls that a success.
 		if err = m.measure(); err == nil {
