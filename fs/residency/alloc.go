@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lanefs/lanefs/gpu"
 )
 
-// take allocates memory for n bytes. It evicts ranges without holds if there is no room, and returns errFull if that is not enough.
-func (p *Pool) take(n int64) (*Memory, error) {
+// take allocates memory for n bytes. It evicts ranges without holds if there is no room, and returns errFull if that is not enough, ErrGivenUp if gone is closed meanwhile.
+func (p *Pool) take(n int64, gone <-chan struct{}) (*Memory, error) {
 	if n > p.c.Size { // before rounding up, which might overflow
 		return nil, fmt.Errorf("%d bytes: %w: it has %d in all (-o vram=SIZE)", n, errFull, p.c.Size)
 	}
@@ -33,23 +35,33 @@ func (p *Pool) take(n int64) (*Memory, error) {
 	}
 	p.used += size
 	p.mu.Unlock()
-	var errs []error
-	for _, r := range victims {
-		errs = append(errs, r.mem.close())
-	}
-	m, err := p.alloc(size)
-	if err = errors.Join(append(errs, err)...); err != nil {
-		p.give(size)
-		if m != nil {
-			err = errors.Join(err, m.close())
+	m, ended, err := await(p.c.Failed, gone, func() (*Memory, error) {
+		var errs []error
+		for _, r := range victims {
+			errs = append(errs, r.mem.close())
 		}
-		return nil, err
+		m, err := p.alloc(size)
+		if err = errors.Join(append(errs, err)...); err != nil && m != nil {
+			return nil, errors.Join(err, m.close())
+		}
+		return m, err
+	}, func(m *Memory) {
+		if m != nil {
+			_ = m.close() // likewise
+		}
+		p.give(size)
+	})
+	if ended && err != nil {
+		p.give(size)
 	}
-	return m, nil
+	return m, err
 }
 
 func (p *Pool) alloc(size int64) (*Memory, error) {
 	g, err := p.c.Runtime.Alloc(p.kind, size)
+	if err != nil && p.awaitFrees() { // which the pool does not count any more
+		g, err = p.c.Runtime.Alloc(p.kind, size)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", syscall.ENOMEM, err)
 	}
@@ -68,11 +80,12 @@ func (p *Pool) give(size int64) {
 }
 
 // Alloc returns a hold on memory that no other hold shares. If load is not nil it fills the first n bytes; the rest is zero.
-func (p *Pool) Alloc(n int64, load func(*Memory) error) (*Hold, error) {
+// Once gone is closed who waits for the runtime gets ErrGivenUp; nil never is.
+func (p *Pool) Alloc(n int64, load func(*Memory) error, gone <-chan struct{}) (*Hold, error) {
 	if n <= 0 {
 		return nil, fmt.Errorf("%d bytes of device memory: %w", n, syscall.EINVAL)
 	}
-	m, err := p.take(n)
+	m, err := p.take(n, gone)
 	if err != nil {
 		return nil, err
 	}
@@ -100,12 +113,29 @@ func (m *Memory) fill(n int64, load func(*Memory) error) (err error) {
 	return err
 }
 
-// Import makes a Memory of memory that a program has exported. The caller closes it.
-func (p *Pool) Import(e gpu.Export) (*Memory, error) {
-	rt, device := p.c.Runtime, true
+// Import makes a Memory of memory that a program has exported. The caller closes it. gone is as for Alloc.
+func (p *Pool) Import(e gpu.Export, gone <-chan struct{}) (*Memory, error) {
+	rt, device, failed := p.c.Runtime, true, p.c.Failed
 	if e.Kind == gpu.ExportMemFD && p.c.Host != nil {
-		rt, device = p.c.Host, false
+		rt, device, failed = p.c.Host, false, nil
 	}
+	fd, err := unix.FcntlInt(uintptr(e.FD), unix.F_DUPFD_CLOEXEC, 0) // the caller closes its own, which the call may outlast
+	if err != nil {
+		return nil, fmt.Errorf("the descriptor of a program's memory: %w", err)
+	}
+	e.FD = fd
+	m, _, err := await(failed, gone, func() (*Memory, error) {
+		defer unix.Close(fd)
+		return p.importFrom(rt, device, e)
+	}, func(m *Memory) {
+		if m != nil {
+			_ = m.close() // nothing can be done about an error: the memory is lost
+		}
+	})
+	return m, err
+}
+
+func (p *Pool) importFrom(rt gpu.Runtime, device bool, e gpu.Export) (*Memory, error) {
 	g, err := rt.Import(e)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", syscall.EINVAL, err)

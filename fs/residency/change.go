@@ -36,7 +36,5 @@ func (p *Pool) Changed(ino uint32, off, end int64) {
 	for w := range wake {
 		w.Signal()
 	}
-	for _, r := range drop {
-		_ = r.mem.close() // nothing can be done about an error: the memory is lost
-	}
+	p.free(drop)
 }

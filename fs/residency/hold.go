@@ -1,6 +1,10 @@
 package residency
 
-import "github.com/lanefs/lanefs/gpu"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu"
+)
 
 // Hold is one client's use of memory. The client calls Release once.
 type Hold struct {
@@ -29,9 +33,22 @@ func (h *Hold) latest() uint64 {
 // current reports whether no change has touched the range since it was read.
 func (h *Hold) current() bool { return h.latest() == h.r.gen }
 
-// Export returns a descriptor of the memory. Shared memory is exported read-only where the runtime can.
-func (h *Hold) Export() (gpu.Export, error) {
-	return h.r.mem.export(h.p.exports, !h.Shared())
+// Export returns a descriptor of the memory. Shared memory is exported read-only where the runtime can. gone is as for Pool.Alloc: a call that
+// was given up has a hold of its own.
+func (h *Hold) Export(gone <-chan struct{}) (gpu.Export, error) {
+	own := &Hold{p: h.p, r: h.r}
+	h.p.mu.Lock()
+	h.r.holds[own] = true
+	h.p.mu.Unlock()
+	e, _, err := await(h.p.c.Failed, gone, func() (gpu.Export, error) {
+		defer own.Release()
+		return h.r.mem.export(h.p.exports, !h.Shared())
+	}, func(e gpu.Export) {
+		if e.FD > 0 {
+			_ = unix.Close(e.FD)
+		}
+	})
+	return e, err
 }
 
 // Shared reports whether other holds may share the memory.

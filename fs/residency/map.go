@@ -114,7 +114,7 @@ func (p *Pool) holdLocked(r *fileRange, w Want) *Hold {
 
 // load reads r. It is called once, by the caller of enter.
 func (p *Pool) load(r *fileRange, w Want) {
-	m, err := p.take(r.n)
+	m, err := p.take(r.n, w.Gone)
 	if err == nil {
 		p.mu.Lock()
 		r.mem, r.size = m, m.Size()

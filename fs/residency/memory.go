@@ -198,5 +198,9 @@ func (m *Memory) close() error {
 	if m.failed != nil && m.failed() {
 		return nil // it ends with the process
 	}
-	return m.mem.Close()
+	_, ended, err := await(m.failed, nil, func() (struct{}, error) { return struct{}{}, m.mem.Close() }, func(struct{}) {})
+	if !ended {
+		return nil // likewise
+	}
+	return err
 }

@@ -56,6 +56,7 @@ type Pool struct {
 	pinned map[Key]bool
 	count  struct{ loads, loaded, shared, evicted int64 }
 	closed bool
+	freed  chan struct{} // closed when what free was called for is free; nil: it never was
 }
 
 // New makes an empty pool.
@@ -134,5 +135,6 @@ func (p *Pool) Close() error {
 	for _, r := range all {
 		_ = r.mem.close()
 	}
+	p.awaitFrees()
 	return p.stage.close()
 }

@@ -104,11 +104,11 @@ func TestZeroes(t *testing.T) {
 	p := newPool(t, 1)
 	dirty, err := p.Alloc(p.granule, func(m *Memory) error {
 		return m.Put(0, make([]byte, 10))
-	})
+	}, nil)
 	require.NoError(t, err)
 	require.NoError(t, dirty.Memory().Put(0, []byte("secret")))
 	dirty.Release()
-	h, err := p.Alloc(100, nil)
+	h, err := p.Alloc(100, nil, nil)
 	require.NoError(t, err)
 	got := make([]byte, p.granule)
 	require.NoError(t, h.Memory().Get(0, got))

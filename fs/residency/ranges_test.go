@@ -80,11 +80,11 @@ func TestUsedMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, padded("abc"), content(t, h))
 	h.Release()
-	h, err = p.Alloc(5, read)
+	h, err = p.Alloc(5, read, nil)
 	require.NoError(t, err)
 	require.Equal(t, padded("abc"), content(t, h))
 	h.Release()
-	h, err = p.Alloc(5, nil)
+	h, err = p.Alloc(5, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, padded(""), content(t, h))
 	h.Release()
@@ -101,18 +101,18 @@ func TestNoRange(t *testing.T) {
 		require.ErrorIs(t, err, syscall.EINVAL, r)
 	}
 	for _, n := range []int64{0, -1} {
-		_, err := p.Alloc(n, nil)
+		_, err := p.Alloc(n, nil, nil)
 		require.ErrorIs(t, err, syscall.EINVAL)
 	}
 	for _, n := range []int64{p.Size() + 1, math.MaxInt64} {
-		_, err := p.Alloc(n, nil)
+		_, err := p.Alloc(n, nil, nil)
 		require.ErrorIs(t, err, errFull)
 		require.ErrorContains(t, err, "in all")
 	}
 	bad := errors.New("the drive has failed")
-	_, err := p.Alloc(p.Size(), func(*Memory) error { return bad })
+	_, err := p.Alloc(p.Size(), func(*Memory) error { return bad }, nil)
 	require.ErrorIs(t, err, bad)
-	h, err := p.Alloc(p.Size(), nil)
+	h, err := p.Alloc(p.Size(), nil, nil)
 	require.NoError(t, err, "all of it")
 	h.Release()
 	require.Zero(t, p.Stats().Used, "private memory is nobody else's")
@@ -216,7 +216,7 @@ func TestWhoShares(t *testing.T) {
 	_, loaded = ask(Want{Key: k, Off: 1000, N: 100})
 	require.True(t, loaded, "a stale range is nobody's any more")
 	require.EqualValues(t, 5, p.Stats().Shared, "each asked once")
-	private, err := p.Alloc(10, nil)
+	private, err := p.Alloc(10, nil, nil)
 	require.NoError(t, err)
 	require.False(t, private.Shared())
 	require.EqualValues(t, 7, private.Offset(7))
@@ -449,10 +449,10 @@ func TestExport(t *testing.T) {
 	require.Len(t, s, 1)
 	require.EqualValues(t, 5, s[0].Read, "though the load did not say so")
 	require.Equal(t, p.granule, s[0].Memory)
-	private, err := p.Alloc(p.granule, nil)
+	private, err := p.Alloc(p.granule, nil, nil)
 	require.NoError(t, err)
 	for _, h := range []*Hold{shared, private} {
-		e, err := h.Export()
+		e, err := h.Export(nil)
 		require.NoError(t, err)
 		var st unix.Stat_t
 		require.NoError(t, unix.Fstat(e.FD, &st))

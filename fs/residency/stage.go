@@ -147,7 +147,7 @@ func (s *stage) takeLocked(p *Pool, t *Tenant, gone <-chan struct{}) (*Part, err
 			continue
 		}
 		s.countLocked(t, 1) // meanwhile, so that it stays within its share
-		q, err := s.makeLocked(p)
+		q, err := s.makeLocked(p, gone)
 		s.countLocked(t, -1)
 		if err == nil {
 			s.made++
@@ -170,14 +170,19 @@ func (s *stage) takeLocked(p *Pool, t *Tenant, gone <-chan struct{}) (*Part, err
 }
 
 // makeLocked makes a part. It gives mu up meanwhile.
-func (s *stage) makeLocked(p *Pool) (*Part, error) {
+func (s *stage) makeLocked(p *Pool, gone <-chan struct{}) (*Part, error) {
 	s.making = true
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		s.making = false
 	}()
-	return p.makePart()
+	q, _, err := await(p.c.Failed, gone, p.makePart, func(q *Part) {
+		if q != nil {
+			_ = q.Memory.close() // nothing can be done about an error: the memory is lost
+		}
+	})
+	return q, err
 }
 
 func (p *Pool) makePart() (*Part, error) {

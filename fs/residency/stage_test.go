@@ -98,7 +98,7 @@ func newFar(t *testing.T, parts int) (*Pool, *Memory, *scarce, *pinnedOnly, *cpu
 	require.NoError(t, err)
 	require.ErrorIs(t, p.Unreached(), errFar)
 	require.Equal(t, errFar.Error(), p.Stats().Unreached)
-	h, err := p.Alloc(100_000, nil)
+	h, err := p.Alloc(100_000, nil, nil)
 	require.NoError(t, err)
 	require.True(t, h.Memory().Staged())
 	t.Cleanup(func() {
@@ -412,7 +412,7 @@ func TestProof(t *testing.T) {
 		require.Equal(t, 1, proved)
 		require.Equal(t, proof, p.Unreached())
 		require.Zero(t, a.live.Load())
-		h, err := p.Alloc(1, nil)
+		h, err := p.Alloc(1, nil, nil)
 		require.NoError(t, err)
 		require.Equal(t, proof != nil, h.Memory().Staged())
 		require.Equal(t, proof == nil, a.live.Load() == 1)
@@ -433,10 +433,10 @@ func TestImport(t *testing.T) {
 	device, pages, a := &scarce{Runtime: rt}, &scarce{Runtime: rt}, &pinnedOnly{}
 	p, err := New(Config{Runtime: device, Host: pages, Mapper: a, Copier: &cpu{rt: rt}, Size: 8 * rt.Facts().Granularity})
 	require.NoError(t, err)
-	_, err = p.Import(e)
+	_, err = p.Import(e, nil)
 	require.ErrorIs(t, err, errFar, "the stage is none for memory that is the host's")
 	a.pages = true
-	m, err := p.Import(e)
+	m, err := p.Import(e, nil)
 	require.NoError(t, err)
 	require.False(t, m.Staged(), "though the pool's own memory is")
 	require.NoError(t, m.Close())
@@ -445,18 +445,18 @@ func TestImport(t *testing.T) {
 
 	other := e
 	other.Kind = gpu.ExportPOSIX
-	_, err = p.Import(other)
+	_, err = p.Import(other, nil)
 	require.ErrorIs(t, err, syscall.EINVAL)
 	require.Equal(t, []int{1, 2}, []int{device.imports, pages.imports})
 
 	p.c.Host = nil
-	m, err = p.Import(e)
+	m, err = p.Import(e, nil)
 	require.NoError(t, err)
 	require.True(t, m.Staged())
 	require.Equal(t, []int{2, 2}, []int{device.imports, pages.imports})
 	require.NoError(t, m.Close())
 	p.c.Copier = nil
-	_, err = p.Import(e)
+	_, err = p.Import(e, nil)
 	require.ErrorIs(t, err, errFar)
 
 	require.NoError(t, p.Close())

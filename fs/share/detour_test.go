@@ -41,7 +41,7 @@ func TestPlace(t *testing.T) {
 	require.NoError(t, err)
 	var holds []*residency.Hold
 	memory := func(n int64) *residency.Memory {
-		h, err := pool.Alloc(n, nil)
+		h, err := pool.Alloc(n, nil, nil)
 		require.NoError(t, err)
 		holds = append(holds, h)
 		return h.Memory()

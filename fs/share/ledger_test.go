@@ -96,9 +96,9 @@ func TestLedgerHolds(t *testing.T) {
 	granule := rt.Facts().Granularity
 	pool, err := residency.New(residency.Config{Runtime: rt, Mapper: someReached{granule}, Size: 4 * granule})
 	require.NoError(t, err)
-	h, err := pool.Alloc(1, nil)
+	h, err := pool.Alloc(1, nil, nil)
 	require.NoError(t, err)
-	other, err := pool.Alloc(1, nil)
+	other, err := pool.Alloc(1, nil, nil)
 	require.NoError(t, err)
 	m, m2 := h.Memory(), other.Memory()
 	l := newTestLedger()

@@ -77,7 +77,7 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 			read = nil
 		}
 		if err = held.admit(c.pool.Round(n)); err == nil {
-			hold, err = c.pool.Alloc(n, read)
+			hold, err = c.pool.Alloc(n, read, c.left)
 		}
 	} else {
 		for try := 1; ; try++ {
@@ -108,7 +108,7 @@ func (c *conn) mapFile(q *wire.Map, rights []gate.Right) result {
 	if !private {
 		memOff, generation = hold.Offset(off), hold.Generation()
 	}
-	e, err := hold.Export()
+	e, err := hold.Export(c.left)
 	if err != nil {
 		c.s.ledger.unhold(c.UID, hold.Memory())
 		c.unshare(number, hold)

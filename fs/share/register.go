@@ -34,7 +34,7 @@ func (c *conn) register(q *wire.Register, rights []gate.Right) result {
 		// The GPU's driver would open for the daemon what it does not for the client.
 		return fail(fmt.Errorf("legacy IPC handles are for root and the user that mounted; use a stage: %w", unix.EPERM))
 	}
-	m, err := c.pool.Import(gpu.Export{FD: rights[0].FD, Offset: int64(q.FDOff), Size: int64(q.Size), Kind: kind})
+	m, err := c.pool.Import(gpu.Export{FD: rights[0].FD, Offset: int64(q.FDOff), Size: int64(q.Size), Kind: kind}, c.left)
 	if err != nil {
 		return fail(err)
 	}
