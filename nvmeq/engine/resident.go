@@ -33,6 +33,7 @@ type residentDriver struct {
 	// and launches it. Both are leaves, in this order: only calls of the runtime are made with them.
 	launches sync.RWMutex
 	starting sync.Mutex
+	calls    *driverCalls // watches what is called with starting
 
 	resets sync.Mutex // protects setup
 	setup  gpu.Stream // for lanefs_reset
@@ -57,7 +58,7 @@ const (
 // newResident makes the driver. Half of what the device holds at once is left to other kernels: a lane whose block waited for another's
 // end would wait for residentLimit.
 func newResident(base launcher, rt gpu.Runtime, setup gpu.Stream) (*residentDriver, error) {
-	d := &residentDriver{launcher: base, setup: setup}
+	d := &residentDriver{launcher: base, setup: setup, calls: newDriverCalls(base.e)}
 	for lanes := int64(1); lanes*int64(base.block.X) <= kernels.MaxBlock; lanes *= 2 {
 		n, err := gpu.Fits(base.fn, gpu.Dim3{X: base.block.X * uint32(lanes), Y: 1, Z: 1})
 		if err != nil {
@@ -139,6 +140,8 @@ func (d *residentDriver) start() (begun bool, err error) {
 	defer d.launches.RUnlock()
 	d.starting.Lock()
 	defer d.starting.Unlock()
+	d.calls.begin()
+	defer d.calls.end()
 	if done, err := d.stream.Done(); !done || err != nil {
 		return false, err
 	}
@@ -174,7 +177,9 @@ func (d *residentDriver) checkKernel(l *lane) error {
 	d.starting.Lock() // else another launch may begin in between
 	l.holdMu.Lock()
 	held := l.holds > 0 // then the state is not the kernel's, and who holds the lane may be about to say so
+	d.calls.begin()
 	done, err := d.stream.Done()
+	d.calls.end()
 	state := atomic.LoadUint32(&l.status.State)
 	l.holdMu.Unlock()
 	d.starting.Unlock()
