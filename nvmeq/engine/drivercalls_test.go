@@ -1,9 +1,7 @@
 package engine_test
 
 import (
-	"bytes"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +13,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -42,30 +41,12 @@ func (s slowStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64)
 	return s.Stream.Launch(f, grid, block, args...)
 }
 
-// syncLog is a log that can be read beside its writers.
-type syncLog struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *syncLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *syncLog) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.buf.String(), text)
-}
-
 // TestDriverCallHangs: a call of the GPU's driver that does not return is logged while it lasts, and that it has ended; the request is carried out then.
 func TestDriverCallHangs(t *testing.T) {
 	dev := openDetached(t)
 	rt := &slowDriver{Runtime: dev}
 	soft := openServed(t, dev, softctl.Options{})
-	log := new(syncLog)
+	log := new(testrig.LogBuffer)
 	c, err := controller.Open(controller.Config{Runtime: rt, Transport: soft, Log: slog.New(slog.NewTextHandler(log, nil))})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
@@ -81,9 +62,9 @@ func TestDriverCallHangs(t *testing.T) {
 	t.Cleanup(release)
 	ended := make(chan error, 1)
 	go func() { ended <- e.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}) }()
-	require.Eventually(t, func() bool { return log.has("does not return") }, time.Minute, time.Millisecond)
-	require.False(t, log.has("has returned"))
+	require.Eventually(t, func() bool { return log.Count("does not return") > 0 }, time.Minute, time.Millisecond)
+	require.False(t, log.Count("has returned") > 0)
 	release()
 	require.NoError(t, <-ended)
-	require.Eventually(t, func() bool { return log.has("has returned") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return log.Count("has returned") > 0 }, time.Minute, time.Millisecond)
 }
