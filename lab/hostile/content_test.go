@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lanefs/lanefs/lab/internal/image"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/sparse"
 )
 
 // content is the content of a device: the chunks that are not all zero, by number. Chunks are replaced, never changed, so that
@@ -74,7 +74,7 @@ func load(t testing.TB, path string) *content {
 	defer f.Close()
 	st, err := f.Stat()
 	require.NoError(t, err)
-	c, err := newContent(f, st.Size(), func(each func(off, n int64) error) error { return image.Data(f, st.Size(), each) })
+	c, err := newContent(f, st.Size(), func(each func(off, n int64) error) error { return sparse.Data(f, st.Size(), each) })
 	require.NoError(t, err)
 	return c
 }

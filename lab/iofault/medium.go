@@ -9,7 +9,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
-	"github.com/lanefs/lanefs/lab/internal/image"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/sparse"
 )
 
 // medium is a copy of a device's content. It is not changed.
@@ -30,7 +30,7 @@ func readMedium(f *os.File, lba int64) (*medium, error) {
 		return nil, err
 	}
 	m := &medium{size: st.Size() / lba * lba, lba: lba}
-	err = image.Data(f, m.size, func(off, n int64) error {
+	err = sparse.Data(f, m.size, func(off, n int64) error {
 		p := part{off, make([]byte, n)}
 		if _, err := f.ReadAt(p.b, off); err != nil && err != io.EOF {
 			return err

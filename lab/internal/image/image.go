@@ -9,8 +9,6 @@ import (
 	"regexp"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/lanefs/lanefs/lab/internal/drive"
 )
 
@@ -64,27 +62,4 @@ func FillFree(path string, blockSize int, fill func(n int64, b []byte) bool) err
 		err = fmt.Errorf("dumpe2fs names no free blocks of a new volume:\n%s", out)
 	}
 	return errors.Join(err, f.Close())
-}
-
-// Data calls each for every range of f below size that is no hole.
-func Data(f *os.File, size int64, each func(off, n int64) error) error {
-	for at := int64(0); at < size; {
-		data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if at, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE); err != nil {
-			return err
-		}
-		if data >= size {
-			return nil
-		}
-		if err := each(data, min(at, size)-data); err != nil {
-			return err
-		}
-	}
-	return nil
 }

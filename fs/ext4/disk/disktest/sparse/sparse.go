@@ -1,4 +1,4 @@
-// Package sparse copies images. Tests do so by the hundred, and a process for each costs more than the copy.
+// Package sparse reads and copies images, of which most is holes. Tests copy them by the hundred, and a process for each costs more than the copy.
 package sparse
 
 import (
@@ -43,31 +43,47 @@ func copyData(src, dst *os.File) error {
 	if err != nil {
 		return err
 	}
-	size := st.Size()
-	b := make([]byte, min(size, piece))
-	for at := int64(0); at < size; {
-		data, err := unix.Seek(int(src.Fd()), at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			break
-		} else if err != nil {
-			return &os.PathError{Op: "SEEK_DATA", Path: src.Name(), Err: err}
-		}
-		end, err := unix.Seek(int(src.Fd()), data, unix.SEEK_HOLE)
-		if err != nil {
-			return &os.PathError{Op: "SEEK_HOLE", Path: src.Name(), Err: err}
-		}
-		for at = data; at < min(end, size); {
-			n, err := src.ReadAt(b[:min(int64(len(b)), min(end, size)-at)], at)
+	b := make([]byte, min(st.Size(), piece))
+	err = Data(src, st.Size(), func(off, n int64) error {
+		for end := off + n; off < end; {
+			n, err := src.ReadAt(b[:min(piece, end-off)], off)
 			if n == 0 {
-				return fmt.Errorf("%s at %d of %d: %w", src.Name(), at, size, shortRead(err))
+				return fmt.Errorf("%s at %d of %d: %w", src.Name(), off, st.Size(), shortRead(err))
 			}
-			if err := writeData(dst, b[:n], at); err != nil {
+			if err := writeData(dst, b[:n], off); err != nil {
 				return err
 			}
-			at += int64(n)
+			off += int64(n)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return dst.Truncate(st.Size())
+}
+
+// Data calls each for every range of f below size that is no hole.
+func Data(f *os.File, size int64, each func(off, n int64) error) error {
+	for at := int64(0); at < size; {
+		data, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil
+		}
+		if err != nil {
+			return &os.PathError{Op: "SEEK_DATA", Path: f.Name(), Err: err}
+		}
+		if at, err = unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE); err != nil {
+			return &os.PathError{Op: "SEEK_HOLE", Path: f.Name(), Err: err}
+		}
+		if data >= size {
+			return nil
+		}
+		if err := each(data, min(at, size)-data); err != nil {
+			return err
 		}
 	}
-	return dst.Truncate(size)
+	return nil
 }
 
 func shortRead(err error) error {
@@ -79,23 +95,27 @@ func shortRead(err error) error {
 
 // writeData writes the pages of b that are not all zeroes, those that follow each other at once.
 func writeData(dst *os.File, b []byte, at int64) error {
-	for i := 0; i < len(b); {
-		n := min(page, len(b)-i)
-		if bytes.Equal(b[i:i+n], zeroPage[:n]) {
-			i += n
-			continue
-		}
-		from := i
-		for i < len(b) {
-			n := min(page, len(b)-i)
-			if bytes.Equal(b[i:i+n], zeroPage[:n]) {
-				break
+	for len(b) > 0 {
+		n, zero := alike(b)
+		if !zero {
+			if _, err := dst.WriteAt(b[:n], at); err != nil {
+				return err
 			}
-			i += n
 		}
-		if _, err := dst.WriteAt(b[from:i], at+int64(from)); err != nil {
-			return err
-		}
+		b, at = b[n:], at+int64(n)
 	}
 	return nil
+}
+
+// alike says how many of the first bytes are pages that are all zeroes, or, if the first is not, pages that are not.
+func alike(b []byte) (n int, zero bool) {
+	for n < len(b) {
+		end := min(n+page, len(b))
+		is := bytes.Equal(b[n:end], zeroPage[:end-n])
+		if n > 0 && is != zero {
+			break
+		}
+		n, zero = end, is
+	}
+	return n, zero
 }

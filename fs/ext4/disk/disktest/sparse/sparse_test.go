@@ -52,3 +52,24 @@ func TestCopy(t *testing.T) {
 	}
 	require.ErrorIs(t, Copy(filepath.Join(dir, "none"), to), os.ErrNotExist)
 }
+
+// TestData: holes are left out.
+func TestData(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "sparse"))
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.WriteAt(make([]byte, 100), 1<<20)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(3<<20))
+	covered := int64(0)
+	require.NoError(t, Data(f, 3<<20, func(off, n int64) error {
+		require.True(t, off <= 1<<20 && off+n >= 1<<20+100, "%d+%d", off, n)
+		covered += n
+		return nil
+	}))
+	require.True(t, covered >= 100 && covered < 1<<20, covered)
+	require.NoError(t, Data(f, 1<<19, func(off, n int64) error {
+		require.Fail(t, "a hole", "%d+%d", off, n)
+		return nil
+	}))
+}
