@@ -10,7 +10,7 @@ import (
 
 // report prints the tables.
 func (b *bench) report(systems []*system, rows []row) error {
-	fmt.Printf("LaneFS with the software controller (lanes on CPU threads). Images of 2 GiB in %s, 4 KiB blocks; %d CPUs; medians of %d runs.\n",
+	fmt.Printf("LaneFS with the software controller (lanes on CPU threads, but for columns with gpu=). Images of 2 GiB in %s, 4 KiB blocks; %d CPUs; medians of %d runs.\n",
 		b.where, runtime.NumCPU(), b.runs)
 	b.show("Results", b.results.table(systems, rows))
 	for _, s := range systems {

@@ -75,7 +75,7 @@ func (b *bench) rows() []row {
 		return row{name: name, unit: "s", seconds: seconds, lessIsBetter: true, measure: measure}
 	}
 	content := func(r row) row { r.content = true; return r }
-	return []row{
+	return append([]row{
 		{name: "sequential write 1 MiB, fresh image", unit: "MB/s", seconds: 1, measure: sequential("--rw=write", "--end_fsync=1")},
 		{name: "sequential write 1 MiB", unit: "MB/s", seconds: 1, filled: true,
 			measure: sequential("--rw=write", "--overwrite=1", "--end_fsync=1")},
@@ -108,5 +108,5 @@ func (b *bench) rows() []row {
 			measure: onset},
 		{name: "walk 100,000 files after a mount", unit: "s", seconds: 60, lessIsBetter: true, content: true, optional: true, measure: walk},
 		{name: "walk: memory of the daemon", unit: "bytes a file", lessIsBetter: true, content: true, ofDaemon: true, optional: true, measure: walked},
-	}
+	}, many()...)
 }

@@ -49,6 +49,9 @@ func parseWay(way, common string) (*system, error) {
 			s.name += " " + strings.ReplaceAll(argument, "+", ",")
 		}
 		s.argument = strings.Trim(common+","+strings.ReplaceAll(argument, "+", ","), ",")
+		if !strings.Contains(","+s.argument, ",gpu=") {
+			s.argument = strings.Trim("gpu=host,"+s.argument, ",") // the machine may have one
+		}
 	case null:
 		if argument != "" {
 			s.name += " " + argument
