@@ -51,7 +51,7 @@ func TestIOUringUnavailable(t *testing.T) {
 	require.Contains(t, p.ok("doctor"), "no    FUSE over io_uring")
 }
 
-// TestSchedIdle: threads that answer a program get SCHED_IDLE while they are busy, stat counts it, and neither a block device nor sched_idle=off has it.
+// TestSchedIdle: threads that answer a program get SCHED_IDLE while they are busy, stat counts it, and sched_idle=off has none of it.
 func TestSchedIdle(t *testing.T) {
 	uringtest.Both(t, func(t *testing.T, rings bool) {
 		way := "io_uring=off"
@@ -66,33 +66,20 @@ func testSchedIdle(t *testing.T, way string) {
 	p := newPlace(t)
 	image, mnt := p.image("image", 64), p.mkdir("mnt")
 	p.ok("mount", "-o", way, image, mnt)
+	p.needSchedIdle(mnt)
+	file := filepath.Join(mnt, "file")
+	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o644))
+	r := p.smallReads(file)
+	defer r.close()
+	r.untilSchedIdle(mnt)
+	r.close()
 	stat := func() fuseReport {
 		r, err := p.stat(mnt)
 		require.NoError(t, err)
 		return r.FUSE
 	}
-	if f := stat(); os.Geteuid() != 0 && f.SchedIdle == nil {
-		require.Contains(t, f.NoSchedIdle, "CAP_SYS_NICE")
-		t.Skip(f.NoSchedIdle)
-	}
-	file := filepath.Join(mnt, "file")
-	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o644))
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_DIRECT, 0)
-	require.NoError(t, err)
-	defer f.Close()
-	b, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	require.NoError(t, err)
-	defer unix.Munmap(b)
-	p.eventually("a thread has SCHED_IDLE", func() bool {
-		for i := range int64(1000) {
-			_, err := f.ReadAt(b, i%256*4096)
-			require.NoError(t, err)
-		}
-		return stat().SchedIdle.Times > 0
-	})
 	require.Regexp(t, `requests    by .*; \d+ threads with SCHED_IDLE, [1-9]\d* times so far, of which busy CPUs ended \d+\n`, p.ok("stat", mnt))
 	p.eventually("none has it without requests", func() bool { return stat().SchedIdle.Now == 0 })
-	require.NoError(t, f.Close())
 	p.ok("umount", mnt)
 
 	p.ok("mount", "-o", way+",sched_idle=off", image, mnt)

@@ -56,6 +56,7 @@ func (d *daemon) page() (*metrics.Page, error) {
 	idle := cmp.Or(r.FUSE.SchedIdle, &schedidle.Stats{})
 	p.Counter("sched_idle_total", "How often a thread that serves requests got the policy SCHED_IDLE.", float64(idle.Times))
 	p.Counter("sched_idle_pauses_total", "How often one lost it because other programs kept it from running.", float64(idle.Pauses))
+	p.Counter("sched_idle_left_total", "How often one gave it up before a request by a GPU's lanes or a block device's io_uring.", float64(idle.Left))
 	p.Counter("journal_written_bytes_total", "Bytes written to the journal.", float64(v.JournalWritten))
 	p.Counter("commits_total", "Commits of the journal.", float64(v.Commits))
 	if r.Full != nil {

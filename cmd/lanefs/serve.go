@@ -74,7 +74,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 		Changed: d.share.changed(), Share: d.share.path(),
 		FSName: cfg.source(), AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
 		CopyReads: d.stack.bar != nil, StrictAtime: cfg.StrictAtime(), IOUring: cfg.IOUring, Keepers: keepers(), Crowded: noteCrowd(),
-		SchedIdle: !cfg.NoSchedIdle && d.stack.startsNothing(), Log: d.log,
+		SchedIdle: !cfg.NoSchedIdle, Log: d.log,
 	})
 	if errors.Is(err, fs.ErrServed) {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/blockdev/partition"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/schedidle"
 	"github.com/lanefs/lanefs/nvmeq/engine"
-	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
@@ -84,25 +84,15 @@ func (u *unit) open(cfg *mountConfig, beside *drive, log *slog.Logger) (err erro
 	if u.copy != nil {
 		ec.MaxTransfer = gpuTransfer
 		if cfg.Lanes == 0 && ec.CPULanes > 0 {
-			ec.Lanes = imageLanes
+			ec.Lanes, ec.HostOnCPU = imageLanes, true
 		}
 	}
 	u.eng, err = engine.New(u.nvme, ec)
 	return err
 }
 
-// startsNothing says that a request has no other thread begin: no worker of an io_uring, as a block device's do, and none of a GPU's runtime.
-func (s *stack) startsNothing() bool {
-	for _, u := range s.all() {
-		if soft, ok := u.ctl.(*softctl.Controller); ok && soft.Direct() || !u.rt.Facts().CallerDriven {
-			return false
-		}
-	}
-	return true
-}
-
-// imageLanes are those of a GPU for an image, if lanes= does not say: they have only large requests, which the copy engine carries out. More of them poll the
-// host's memory meanwhile, over the bus that the data takes: with 16 a file of 4 GiB was read at 92 % of a plain copy's speed, with 4 at 95 % (H100).
+// imageLanes are those of a GPU for an image, if lanes= does not say: as long as there are lanes on the CPU they have nothing to do. More of them poll the
+// host's memory when they have, over the bus that the data takes: with 16 a file of 4 GiB was read at 92 % of a plain copy's speed, with 4 at 95 % (H100).
 const imageLanes = 4
 
 // mostCPULanes are beside a GPU's where an image is mounted, if lanes= does not say: for what the GPU has no part in, and while it is late.
@@ -118,7 +108,7 @@ func (cfg *mountConfig) cpuLanes() int {
 
 // engine is the configuration of the mount's lanes, without the route of their doorbells.
 func (cfg *mountConfig) engine() engine.Config {
-	ec := engine.Config{Lanes: cfg.Lanes, CPULanes: cfg.cpuLanes(), Team: engine.TeamWave, Batch: cfg.Batch}
+	ec := engine.Config{Lanes: cfg.Lanes, CPULanes: cfg.cpuLanes(), Team: engine.TeamWave, Batch: cfg.Batch, BeforeThreads: schedidle.LeaveHere}
 	if cfg.Depth > 0 {
 		ec.Depth = cfg.Depth + 1 // a queue holds one command fewer than it has entries
 	}

@@ -201,6 +201,9 @@ func (r *report) print(out io.Writer) error {
 	}
 	if s := f.SchedIdle; s != nil {
 		fmt.Fprintf(out, "; %d threads with SCHED_IDLE, %d times so far, of which busy CPUs ended %d", s.Now, s.Times, s.Pauses)
+		if s.Left > 0 {
+			fmt.Fprintf(out, " and requests by a GPU's lanes or a block device's io_uring %d", s.Left)
+		}
 	}
 	if f.NoSchedIdle != "" {
 		fmt.Fprintf(out, "; none with SCHED_IDLE: %s", f.NoSchedIdle)

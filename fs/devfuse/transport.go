@@ -24,8 +24,8 @@ type Options struct {
 	// Room says whether the process may have one more thread: Go's runtime ends the process when the kernel refuses one. It is asked before each
 	// but the first ones. nil: it may.
 	Room func() error
-	// SchedIdle has the readers follow a program that works alone, with SCHED_IDLE, where that can be had (see package schedidle). What they start, as
-	// the kernel's workers for an io_uring, would inherit it: so not with a Handler whose requests do.
+	// SchedIdle has the readers follow a program that works alone, with SCHED_IDLE, where that can be had (see package schedidle). Threads that they start, as
+	// the kernel's workers for an io_uring, would inherit it: a Handler calls schedidle.LeaveHere before that.
 	SchedIdle bool
 	// Failed is told that /dev/fuse cannot be read any more, though the connection has not ended: the mount's requests may wait for ever, unless
 	// the connection is aborted. nil: nothing is.

@@ -54,6 +54,7 @@ type Group struct {
 	broken   atomic.Uint32 // the kernel has refused to give a policy back: no thread gets SCHED_IDLE any more
 	idles    atomic.Uint64 // how often a thread got the policy
 	pauses   atomic.Uint64 // how often one was kept from running
+	left     atomic.Uint64 // how often LeaveHere took it from one
 }
 
 // slot is what the guard knows of a thread: two cache lines.
@@ -233,11 +234,12 @@ type Stats struct {
 	Now    int    `json:"now"`    // how many have SCHED_IDLE
 	Times  uint64 `json:"times"`  // how often one got it
 	Pauses uint64 `json:"pauses"` // how often one lost it since others kept it from running
+	Left   uint64 `json:"left"`   // how often one gave it up before it did what may have threads begin
 }
 
 // Stats counts.
 func (g *Group) Stats() Stats {
-	s := Stats{Times: g.idles.Load(), Pauses: g.pauses.Load()}
+	s := Stats{Times: g.idles.Load(), Pauses: g.pauses.Load(), Left: g.left.Load()}
 	for i := range g.slots {
 		if g.slots[i].state.Load() == idle {
 			s.Now++

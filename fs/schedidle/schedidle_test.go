@@ -682,3 +682,48 @@ func TestDelayed(t *testing.T) {
 	require.False(t, round(program, 0, much), "it has ended")
 	require.Zero(t, thread.program)
 }
+
+// TestLeaveHere: code that knows of no request ends SCHED_IDLE of the thread that it runs on, and of no other.
+func TestLeaveHere(t *testing.T) {
+	g := newGroup(t, 1)
+	policy := func(tid int) int {
+		p, _, errno := unix.Syscall(unix.SYS_SCHED_GETSCHEDULER, uintptr(tid), 0, 0)
+		require.Zero(t, errno)
+		return int(p)
+	}
+	next, done := make(chan func()), make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		for f := range next {
+			f()
+		}
+	}()
+	on := func(f func()) {
+		ended := make(chan struct{})
+		next <- func() { defer close(ended); f() }
+		<-ended
+	}
+	var thread *Thread
+	var tid int
+	on(func() { tid, thread = unix.Gettid(), g.Add(new(CPU), Due{}) })
+	for left := uint64(0); left == 0; left = g.Stats().Left { // the guard may be quicker
+		on(func() { thread.On(new(CPU)) })
+		on(LeaveHere)
+		require.Equal(t, unix.SCHED_NORMAL, policy(tid))
+		require.Zero(t, g.Stats().Now)
+	}
+	before := g.Stats().Left
+	on(LeaveHere)
+	LeaveHere()
+	require.Equal(t, before, g.Stats().Left, "it has it no more, and this thread is in no group")
+
+	on(func() {
+		thread.Remove()
+		LeaveHere()
+	})
+	require.NotContains(t, here.all, int32(tid))
+	require.Zero(t, g.active.Load())
+	close(next)
+	<-done
+}

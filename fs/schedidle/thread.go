@@ -48,7 +48,9 @@ func (g *Group) Add(cpu *CPU, due Due) *Thread {
 			s.files = &files{pathOf(uint32(s.tid), "stat"), pathOf(uint32(s.tid), "schedstat")}
 			s.phase.Store(waits)
 			s.state.Store(normal)
-			return &Thread{g: g, s: s, cpu: cpu, start: since()}
+			t := &Thread{g: g, s: s, cpu: cpu, start: since()}
+			here.add(t)
+			return t
 		}
 	}
 	return nil
@@ -77,6 +79,7 @@ func (t *Thread) Remove() {
 		return
 	}
 	t.Leave()
+	here.remove(t)
 	t.s.state.Store(unused)
 }
 

@@ -26,8 +26,8 @@ type Options struct {
 	// Keepers is how many threads may keep their Go processor while they wait (see keep.go and DefaultKeepers). The caller has the runtime have as
 	// many processors more.
 	Keepers int
-	// SchedIdle has threads with many requests run with SCHED_IDLE, where that can be had (see package schedidle). What they start, as the kernel's
-	// workers for an io_uring, would inherit it: so not with a Handler whose requests do.
+	// SchedIdle has threads with many requests run with SCHED_IDLE, where that can be had (see package schedidle). Threads that they start, as the kernel's
+	// workers for an io_uring, would inherit it: a Handler calls schedidle.LeaveHere before that.
 	SchedIdle bool
 	// Crowded is called for each request that finds as many others under way as there are CPUs; it must be quick. nil: nothing is.
 	Crowded func()

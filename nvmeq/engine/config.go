@@ -15,6 +15,7 @@ type Config struct {
 	CPULanes    int           // as many more that run on CPU, beside those on a GPU; none if the lanes run on a CPU anyway
 	CPU         gpu.Runtime   // runs them, and is closed after the engine
 	More        []gpu.Runtime // further GPUs, each of which gets as many lanes for what is in its memory. Closed after the engine
+	HostOnCPU   bool          // of a software controller, those have every command whose data is in host memory, not only short ones
 	LateAfter   time.Duration // how old a heartbeat of a GPU's lane may be before batches go to those on the CPU; 0 is 100 µs
 	Depth       int           // entries of a queue: 2 to 16384; 0 is 128. At most CAP.MQES
 	MaxTransfer int64         // bytes of one command; 0 is 1 MiB. At most MDTS
@@ -27,6 +28,9 @@ type Config struct {
 	Batch       bool          // one launch per batch (kernels.BatchKernel) instead of steps or resident kernels
 	Trace       bool          // lanes note when the steps of a command happen (Command.Steps); by kernels of their own
 	Image       []byte        // the kernels; nil is the embedded image for the runtime's architecture
+	// BeforeThreads is called on the caller's goroutine before commands go where threads may begin, which inherit from the caller's, say its scheduling policy (sched(7)): to lanes on a
+	// GPU, whose runtime has threads, and to a block device's io_uring, for which the kernel has workers. nil: nothing is.
+	BeforeThreads func()
 }
 
 // Team is how many threads of a device work on one lane.

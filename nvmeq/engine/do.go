@@ -38,6 +38,7 @@ func (e *Engine) doHere(lane int, cmds []Command) error {
 	if err := e.prepare(cmds); err != nil {
 		return err
 	}
+	e.beforeThreads()
 	weight := weigh(cmds)
 	l, err := e.claim(lane, weight)
 	if err != nil {
@@ -77,6 +78,7 @@ func (e *Engine) spreadHere(cmds []Command) error {
 	if err := e.prepare(cmds); err != nil {
 		return err
 	}
+	e.beforeThreads()
 	e.spread(cmds, n)
 	e.checkMemory(cmds)
 	return firstErr(cmds)

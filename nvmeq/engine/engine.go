@@ -31,6 +31,8 @@ type Engine struct {
 	loneAt      sync.Pool    // of *int: the lane that a lone command of a Go processor tries first
 	loneNext    atomic.Uint32
 
+	beforeThreads func() // Config.BeforeThreads, if threads may begin
+
 	resources // changed by a failover, with every lane's drive and statsMu held
 
 	gate      gate
@@ -67,7 +69,10 @@ func New(c *controller.Controller, cfg Config) (*Engine, error) {
 
 // newEngine makes an engine whose lanes run on rt, or on the controller's runtime if that is nil. cfg is filled in.
 func newEngine(c *controller.Controller, cfg Config, rt gpu.Runtime) (*Engine, error) {
-	e := &Engine{c: c, cfg: cfg, rt: rt, peer: slices.Contains(cfg.More, rt), maxTransfer: cfg.MaxTransfer, start: time.Now()}
+	e := &Engine{c: c, cfg: cfg, rt: rt, peer: slices.Contains(cfg.More, rt), maxTransfer: cfg.MaxTransfer, start: time.Now(), beforeThreads: func() {}}
+	if cfg.BeforeThreads != nil && (!e.runtime().Facts().CallerDriven || c.LonesWait()) {
+		e.beforeThreads = cfg.BeforeThreads
+	}
 	if err := e.resources.load(e); err != nil {
 		return nil, errors.Join(fmt.Errorf("nvme: engine: %w", err), e.free())
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // Which lanes carry out a batch, where there are lanes on a GPU and on the CPU. Contexts of several processes take turns on an NVIDIA
@@ -18,8 +19,8 @@ import (
 //
 // Whatever the GPU answers, the CPU has what goes to or comes from a program's host memory (a stage): the GPU has no part in it, and kernels
 // of the daemon's would take turns with the program's own, which move the bytes on. Of a software controller, whose commands a CPU carries out
-// anyway, it also has the short ones, which the lane's own thread carries out then, so that nobody has to be woken; and all whose data is in
-// memory of a program on a GPU, or of the pool: copy engines move it, and the program's next kernel would wait for the end of the lanes' slice.
+// anyway, it also has the short ones, which the lane's own thread carries out then, so that nobody has to be woken, and with Config.HostOnCPU the long ones in host memory, too; and all
+// whose data is in memory of a program on a GPU, or of the pool: copy engines move it, and the program's next kernel would wait for the end of the lanes' slice.
 //
 // What has been posted to a lane stays there, so nothing is sent twice: it waits for its slice, or for the deadlines of the ladder.
 //
@@ -148,15 +149,18 @@ func (e *Engine) toLent(cmds []Command) bool {
 }
 
 // copied says whether a software controller's threads carry out each command of a batch sooner than by way of the GPU's lanes: it is short, or copy engines move its
-// data.
+// data, or a CPU does, and the lanes on the GPU are not for that (Config.HostOnCPU).
 func (e *Engine) copied(cmds []Command) bool {
 	for i := range cmds {
-		if cmds[i].Len >= longCommand && e.c.DeviceAt(cmds[i].Data) == "" {
+		if at := cmds[i].Data; cmds[i].Len >= longCommand && e.c.DeviceAt(at) == "" && !e.hostOnCPU(at) {
 			return false
 		}
 	}
 	return true
 }
+
+// hostOnCPU says whether data is in host memory, of which the CPU's lanes have all.
+func (e *Engine) hostOnCPU(at nvme.IOVA) bool { return e.cfg.HostOnCPU && e.c.DeviceAt(at) == "" }
 
 // gpuIsLate follows a heartbeat that did not come.
 func (e *Engine) gpuIsLate() {

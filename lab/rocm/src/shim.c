@@ -12,13 +12,14 @@
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
- * amdgpu does not; LANEFS_SHIM_ENDED names a file that says when such a registration ended. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
+ * amdgpu does not; LANEFS_SHIM_ENDED names a file that says when such a registration ended, LANEFS_SHIM_IDLE one that says when a thread with SCHED_IDLE made a call. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
  * that others reach has two copies, that of the GPU's kernels and that of other devices and the CPU (backend_cpu.c, with two variables more).
  */
 #define _GNU_SOURCE
 #include "backend.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +37,18 @@ static struct facts facts;
 static int initialized = -1;
 static __thread int current = -1;
 
+/* With LANEFS_SHIM_IDLE, a line for each call by a thread with SCHED_IDLE, whose policy threads that a runtime begins would inherit. */
+static void idle(void) {
+	const char *name = getenv("LANEFS_SHIM_IDLE");
+	FILE *out = name && (sched_getscheduler(0) & ~SCHED_RESET_ON_FORK) == SCHED_IDLE ? fopen(name, "ae") : NULL;
+	if (out) {
+		fputs("a call\n", out);
+		fclose(out);
+	}
+}
+
 static int need(void) {
+	idle();
 	if (initialized != OK)
 		return initialized < 0 ? INVALID_DEVICE : initialized;
 	return current >= 0 ? be_current() : INVALID_CONTEXT;
