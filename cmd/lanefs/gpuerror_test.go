@@ -25,7 +25,7 @@ func TestGPUFails(t *testing.T) {
 			old := bytes.Repeat([]byte("before the GPU failed "), 100_000)
 			require.NoError(t, os.WriteFile(filepath.Join(p.mkdir("tree"), "old"), old, 0o600))
 			img, mnt := p.image("image", 64, "-d", p.path("tree")), p.mkdir("mnt")
-			p.ok("mount", "--gpu", c.gpu, "-o", "gpu_error="+c.mode+",log="+p.path("log"), img, mnt)
+			p.ok("mount", "--gpu", c.gpu, "-o", "lanes=gpu:2+cpu:2,gpu_error="+c.mode+",log="+p.path("log"), img, mnt)
 			require.NoError(t, os.WriteFile(filepath.Join(mnt, "small"), []byte("on the GPU"), 0o600))
 			require.NoError(t, os.WriteFile(p.path("fail"), []byte(c.fail), 0o600))
 			got, err := os.ReadFile(filepath.Join(mnt, "old"))
@@ -58,6 +58,29 @@ func TestGPUFails(t *testing.T) {
 			}
 			fsck(t, img)
 		})
+	}
+}
+
+// TestGPUFailsUnused: without lanes= a GPU has no part in what goes to and from the page cache of an image, and nobody notices that it has failed.
+func TestGPUFailsUnused(t *testing.T) {
+	for _, fail := range []string{"refuse", "hang", "lose"} {
+		p := newHIPPlace(t, "")
+		p.env = append(p.env, "LANEFS_SHIM_FAIL="+p.path("fail"))
+		img, mnt := p.image("image", 64), p.mkdir("mnt")
+		p.ok("mount", "--gpu", "hip", "-o", "gpu_error=ro", img, mnt)
+		require.NoError(t, os.WriteFile(p.path("fail"), []byte(fail), 0o600))
+		want := bytes.Repeat([]byte("beside a GPU that fails "), 100_000)
+		require.NoError(t, writeDurably(filepath.Join(mnt, "file"), want))
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		require.Empty(t, r.Runtime.Failed)
+		require.Zero(t, r.Runtime.Chosen.GPU)
+		p.ok("umount", mnt)
+		fsck(t, img)
+		tool(t, "debugfs", "-R", "dump /file "+p.path("dumped"), img)
+		got, err := os.ReadFile(p.path("dumped"))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got))
 	}
 }
 
