@@ -15,23 +15,33 @@ type pinned struct {
 
 func (s pinned) start() uintptr { return uintptr(unsafe.Pointer(&s.host[0])) }
 
-// Stage implements Stager.
+// Stage implements Stager. The driver, which may not answer, is called without the lock.
 func (e *Engine) Stage(n int64) ([]byte, error) {
+	if b := e.unused(n); b != nil {
+		return b, nil
+	}
+	m, err := e.rt.Alloc(gpu.HostMapped, n)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.enterLocked(pinned{m.Host(), m})
+	return m.Host(), nil
+}
+
+// unused takes a stage of n bytes at least that was given back, nil if there is none.
+func (e *Engine) unused(n int64) []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i, b := range e.spare {
 		if int64(len(b)) >= n {
 			e.spare[i] = e.spare[len(e.spare)-1]
 			e.spare = e.spare[:len(e.spare)-1]
-			return b, nil
+			return b
 		}
 	}
-	m, err := e.rt.Alloc(gpu.HostMapped, n)
-	if err != nil {
-		return nil, err
-	}
-	e.enterLocked(pinned{m.Host(), m})
-	return m.Host(), nil
+	return nil
 }
 
 // Unstage implements Stager.
