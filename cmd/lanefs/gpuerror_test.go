@@ -18,6 +18,8 @@ func TestGPUFails(t *testing.T) {
 		{"hang", "host", "the lane's kernel hangs", "hip"},
 		{"refuse", "ro", "unspecified launch failure", "hip"},
 		{"hang", "host", "the lane's kernel hangs", "hip:0,1"},
+		{"stick", "host", "a call of the GPU's driver does not return", "hip"},
+		{"stick", "ro", "a call of the GPU's driver does not return", "hip:0,1"},
 	} {
 		t.Run(c.fail+" "+c.mode+" "+c.gpu, func(t *testing.T) {
 			p := newHIPPlace(t, "", "LANEFS_SHIM_DEVICES=2")
@@ -43,6 +45,7 @@ func TestGPUFails(t *testing.T) {
 			require.Contains(t, r.Runtime.Failed, c.why)
 			require.Equal(t, c.mode == "ro", r.ReadOnly)
 			require.Contains(t, p.ok("stat", mnt), "failed      the lanes run on the CPU now: ")
+			require.NotZero(t, r.Runtime.Left)
 			require.Equal(t, 1, bytes.Count([]byte(p.daemonLog("log")), []byte("the lanes have failed and move")), "said once")
 			p.run("umount", mnt) // it says what could not be written
 			p.eventually("the mount is gone", func() bool { return !p.mounted(mnt) })

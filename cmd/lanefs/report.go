@@ -85,6 +85,7 @@ type runtimeReport struct {
 	PCI    string      `json:"pci,omitempty"`
 	More   []gpuReport `json:"more,omitempty"`   // further GPUs of the mount
 	Failed string      `json:"failed,omitempty"` // why the lanes have left it for the CPU
+	Left   int64       `json:"left,omitempty"`   // bytes of its memory that are never freed since
 
 	Memory  controller.MemoryMode `json:"memory_mode"`
 	Bells   string                `json:"doorbells"`               // how lanes ring

@@ -72,6 +72,7 @@ func (d *daemon) report() *report {
 		if f := u.nvme.Failover(); f != nil && r.Runtime.Failed == "" {
 			r.Runtime.Failed, r.Runtime.Memory = f.Why, 0
 		}
+		r.Runtime.Left += u.nvme.LeftMemory()
 		if r.Device.Failed == "" {
 			r.Device.Failed = u.mediumFailed()
 		}
@@ -180,6 +181,7 @@ func (r *report) print(out io.Writer) error {
 	}
 	if r.Runtime.Failed != "" {
 		fmt.Fprintf(out, "failed      the lanes run on the CPU now: %s\n", r.Runtime.Failed)
+		fmt.Fprintf(out, "left        %s of memory that the GPU may use yet, until the daemon ends\n", units.Bytes(r.Runtime.Left))
 	}
 	if r.Device.Failed != "" {
 		fmt.Fprintf(out, "failed      the medium: %s; nothing is durable from then on\n", r.Device.Failed)

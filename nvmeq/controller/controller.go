@@ -83,6 +83,7 @@ type Controller struct {
 	runtimeFailed atomic.Bool              // Runtime has failed
 	unmapHangs    atomic.Bool              // since that, an Unmap has not ended
 	dataOnGPU     atomic.Bool              // data memory exists that goes when Runtime fails
+	leftMemory    atomic.Int64             // LeftMemory
 
 	closing   chan struct{}
 	watchDone chan struct{}

@@ -42,16 +42,16 @@ func (c *Controller) AllocDMAOn(rt gpu.Runtime, kind gpu.MemKind, size, alignmen
 		total += alignment // Map returns multiples of PageSize
 	}
 	var m gpu.Memory
-	err := c.Quiesced(func() (err error) { m, err = rt.Alloc(kind, total); return err })
+	err := c.memoryCall(rt, total, func() (err error) { m, err = rt.Alloc(kind, total); return err })
 	if err != nil {
 		return nil, fmt.Errorf("%d bytes of %v memory: %w", total, kind, err)
 	}
 	if m.Kind() != kind {
-		return nil, errors.Join(fmt.Errorf("%s was asked for %v memory and gave %v memory", rt.Name(), kind, m.Kind()), c.Quiesced(m.Close))
+		return nil, errors.Join(fmt.Errorf("%s was asked for %v memory and gave %v memory", rt.Name(), kind, m.Kind()), c.memoryCall(rt, total, m.Close))
 	}
 	at, err := t.Map(m, 0, total)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), c.Quiesced(m.Close))
+		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), c.memoryCall(rt, total, m.Close))
 	}
 	off := align.Up(int64(at), alignment) - int64(at)
 	d := &DMA{Mem: m, of: rt, c: c, mapped: at, IOVA: at + nvme.IOVA(off), Addr: m.Addr() + gpu.Addr(off), Size: size}
@@ -73,8 +73,12 @@ func (d *DMA) Close() error {
 		d.c.unlend(d)
 	}
 	ended, err := d.c.unmap(d.mapped)
-	if ended && err == nil && !d.borrowed && !d.c.hasFailed(d.of) {
-		err = errors.Join(err, d.c.Quiesced(d.Mem.Close))
+	switch {
+	case d.borrowed:
+	case ended && err == nil && !d.c.hasFailed(d.of):
+		err = d.c.memoryCall(d.of, d.Mem.Size(), d.Mem.Close)
+	default:
+		d.c.LeaveMemory(d.Mem.Size())
 	}
 	d.Mem = nil
 	return err
@@ -101,10 +105,12 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 		c.dataOnGPU.Store(true)
 	}
 	if d.Host == nil {
-		err := c.Quiesced(func() (err error) { m.mirror, err = c.Runtime().Alloc(gpu.HostMapped, d.Size); return err })
+		var mirror gpu.Memory
+		err := c.memoryCall(d.of, d.Size, func() (err error) { mirror, err = d.of.Alloc(gpu.HostMapped, d.Size); return err })
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%d bytes of host memory as a mirror: %w", d.Size, err), d.Close())
 		}
+		m.mirror = mirror
 	}
 	return m, nil
 }
@@ -166,8 +172,12 @@ func (c *Chunk) Len() int64 { return c.d.Size }
 // Close unmaps and frees the memory. No command may use it any more.
 func (c *Chunk) Close() error {
 	err := c.d.Close()
-	if c.mirror != nil && !c.d.c.hasFailed(c.d.of) {
-		err = errors.Join(err, c.d.c.Quiesced(c.mirror.Close))
+	switch of := c.d.of; {
+	case c.mirror == nil:
+	case c.d.c.hasFailed(of):
+		c.d.c.LeaveMemory(c.mirror.Size())
+	default:
+		err = errors.Join(err, c.d.c.memoryCall(of, c.mirror.Size(), c.mirror.Close))
 	}
 	return err
 }

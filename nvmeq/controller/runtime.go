@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -88,6 +90,7 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 	if err != nil {
 		return fmt.Errorf("%w; moving the lanes to %s: %w", why, to.Name(), err)
 	}
+	c.log.Warn("memory of the runtime that has failed is left until the process ends", "device", c.t.Name(), "bytes", c.LeftMemory())
 	return nil
 }
 
@@ -148,6 +151,49 @@ func (c *Controller) unmap(at nvme.IOVA) (ended bool, err error) {
 	}
 	return false, nil
 }
+
+// memoryCall is Quiesced for a call that allocates or frees n bytes of rt, a GPU's above all. It may not return: once a runtime has failed it is left behind, as what hangs in unmap
+// is, and the memory with it. f has until then what it uses to itself; it is not called if it has not been by then.
+func (c *Controller) memoryCall(rt gpu.Runtime, n int64, f func() error) error {
+	if rt.Facts().CallerDriven {
+		return c.Quiesced(f)
+	}
+	var state atomic.Int32 // 1: f was called; 2: it is not called any more
+	done := make(chan error, 1)
+	go func() {
+		done <- c.Quiesced(func() error {
+			if !state.CompareAndSwap(0, 1) {
+				return errMemoryCall
+			}
+			return f()
+		})
+	}()
+	look := time.NewTicker(memoryLook)
+	defer look.Stop()
+	for since := time.Duration(0); since < unmapWait; {
+		select {
+		case err := <-done:
+			return err
+		case <-look.C:
+			if c.runtimeFailed.Load() {
+				since += memoryLook
+			}
+		}
+	}
+	state.CompareAndSwap(0, 2)
+	c.LeaveMemory(n)
+	c.log.Warn("a runtime has failed, and a call of its driver for memory does not return: it is left until the process ends", "device", c.t.Name(), "bytes", n, "after", unmapWait)
+	return errMemoryCall
+}
+
+// memoryLook is how often it is looked whether a runtime has failed.
+const memoryLook = 100 * time.Millisecond
+
+var errMemoryCall = errors.New("the GPU has failed, and a call of its driver does not return")
+
+// LeaveMemory counts n bytes that are never freed: a kernel or a call of a runtime that has failed may use them yet. LeftMemory is how many there are, in bytes, at most.
+func (c *Controller) LeaveMemory(n int64) { c.leftMemory.Add(n) }
+func (c *Controller) LeftMemory() int64   { return c.leftMemory.Load() }
 
 // FailRuntime notes that Config.Runtime has failed.
 func (c *Controller) FailRuntime() { c.runtimeFailed.Store(true) }

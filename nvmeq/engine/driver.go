@@ -38,7 +38,7 @@ type driver interface {
 // newDriver chooses the driver: batches if Config.Batch says so, else steps on a runtime whose kernels run on the caller's thread,
 // else resident kernels.
 func newDriver(e *Engine, w *resources) (driver, error) {
-	base := launcher{e: e, clockHz: w.clockHz, block: one}
+	base := launcher{e: e, calls: w.calls, clockHz: w.clockHz, block: one}
 	step, batch, resident := kernels.StepKernel, kernels.BatchKernel, kernels.ResidentKernel
 	if e.cfg.Team == TeamWave {
 		step, batch, resident = kernels.WaveStepKernel, kernels.WaveBatchKernel, kernels.WaveResidentKernel
@@ -74,6 +74,7 @@ func newDriver(e *Engine, w *resources) (driver, error) {
 // launcher is what all drivers share, and all of those with a launch for each lane but kick: each has a stream then.
 type launcher struct {
 	e       *Engine
+	calls   *driverCalls // of all streams; nil where there is no driver
 	clockHz uint64
 	resetFn gpu.Function
 	fn      gpu.Function // the kernel that works on a lane
@@ -94,7 +95,7 @@ func (d *launcher) prepare(w *resources, n int) error {
 		if err != nil {
 			return err
 		}
-		d.streams = append(d.streams, s)
+		d.streams = append(d.streams, d.calls.stream(s))
 	}
 	return nil
 }

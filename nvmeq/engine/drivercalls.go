@@ -1,57 +1,113 @@
 package engine
 
 import (
-	"sync"
+	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
-// driverCalls tells of a call of the GPU's driver that does not return. Its caller drives a lane, and holds what a failover would need, so requests wait for the call as long as
-// it takes: nothing can be done but to say so. One call at a time is watched.
+// driverCalls makes calls of a GPU's driver, each on a goroutine of its own. A call may not return, and who drives a lane holds what a failover needs: so it waits for some time,
+// and gives the call up. Then nothing is called any more. A call that returns later finds nobody: what it gives is read by no one, what it was given is used by no one else,
+// since memory of a runtime that has failed is neither freed nor used again. It may have begun a kernel, as one that hangs may wake up: see failover.go.
 type driverCalls struct {
-	e     *Engine
-	timer *time.Timer // Config.HangTimeout after began
-	began time.Time
-	under atomic.Bool // a call is under way
-
-	mu   sync.Mutex
-	told bool // of it; protected by mu
+	c     *controller.Controller
+	limit time.Duration // of a call that does not wait
+	hung  atomic.Bool   // one was given up
 }
 
-func newDriverCalls(e *Engine) *driverCalls {
-	w := &driverCalls{e: e}
-	w.timer = time.AfterFunc(time.Hour, w.tell)
-	w.timer.Stop()
-	return w
-}
+// errCallHangs is in the error of a call that was given up, or not made since another one was.
+var errCallHangs = errors.New("a call of the GPU's driver does not return")
 
-func (w *driverCalls) tell() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.under.Load() {
-		return
+// callSteps is in how many steps the time of a call is counted: a process that was stopped meanwhile has used one of them.
+const callSteps = 8
+
+// Who has a call, the goroutine that made it and who waits for it: the first to say so decides.
+const (
+	callMade int32 = iota
+	callReturned
+	callGivenUp
+)
+
+// within returns what f returns, or errCallHangs if that takes longer than wait beyond the limit of each call. f's goroutine alone has what f uses.
+func within[T any](d *driverCalls, what string, wait time.Duration, f func() (T, error)) (none T, err error) {
+	if d.hung.Load() {
+		return none, errCallHangs
 	}
-	w.told = true
-	w.e.c.Log().Error("a call of the GPU's driver does not return, and requests wait for it: if that lasts, look at the kernel's log, and kill the daemon",
-		"device", w.e.c.Name(), "waited", w.e.cfg.HangTimeout.String())
+	var state atomic.Int32
+	var got T // and bad: the caller's only once state is callReturned
+	var bad error
+	done := make(chan struct{})
+	began := time.Now()
+	limit := d.limit + wait
+	go func() {
+		got, bad = f()
+		if !state.CompareAndSwap(callMade, callReturned) {
+			d.c.Log().Warn("the GPU's driver has returned from a call that was given up", "device", d.c.Name(), "call", what, "after", time.Since(began).Round(time.Millisecond).String())
+			return
+		}
+		close(done)
+	}()
+	step := time.NewTicker(max(limit/callSteps, 1))
+	defer step.Stop()
+	for n := 0; n < callSteps; n++ {
+		select {
+		case <-done:
+			return got, bad
+		case <-step.C:
+		}
+	}
+	if !state.CompareAndSwap(callMade, callGivenUp) {
+		return got, bad
+	}
+	d.hung.Store(true)
+	d.c.Log().Error("a call of the GPU's driver does not return, and is given up: look at the kernel's log", "device", d.c.Name(), "call", what, "waited", limit.String())
+	return none, fmt.Errorf("%w: %s, after %v", errCallHangs, what, limit)
 }
 
-// begin is called before such a call, end after it.
-func (w *driverCalls) begin() {
-	w.began = time.Now()
-	w.under.Store(true)
-	w.timer.Reset(w.e.cfg.HangTimeout)
+// act is within for a call that gives nothing but an error.
+func (d *driverCalls) act(what string, wait time.Duration, f func() error) error {
+	_, err := within(d, what, wait, func() (struct{}, error) { return struct{}{}, f() })
+	return err
 }
 
-func (w *driverCalls) end() {
-	w.under.Store(false)
-	if w.timer.Stop() {
-		return
+// stream is s with its calls made so. Kernels of a runtime on the CPU run on the thread of the caller, which waits for them: there is no driver then, and d is nil.
+func (d *driverCalls) stream(s gpu.Stream) gpu.Stream {
+	if d == nil || s == nil {
+		return s
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.told {
-		w.told = false
-		w.e.c.Log().Warn("the GPU's driver has returned from a call", "device", w.e.c.Name(), "waited", time.Since(w.began).Round(time.Millisecond).String())
-	}
+	return driverStream{s, d}
 }
+
+// driverStream is the stream of a GPU, called by driverCalls.
+type driverStream struct {
+	s     gpu.Stream
+	calls *driverCalls
+}
+
+func (s driverStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) error {
+	args = slices.Clone(args) // a call that is given up reads them when the caller's have changed
+	return s.calls.act("launch", 0, func() error { return s.s.Launch(f, grid, block, args...) })
+}
+
+func (s driverStream) Copy(dst, src gpu.Addr, n int64) error {
+	return s.calls.act("copy", 0, func() error { return s.s.Copy(dst, src, n) })
+}
+
+func (s driverStream) Fill(dst gpu.Addr, v byte, n int64) error {
+	return s.calls.act("fill", 0, func() error { return s.s.Fill(dst, v, n) })
+}
+
+func (s driverStream) Done() (bool, error) {
+	return within(s.calls, "query of a stream", 0, s.s.Done)
+}
+
+func (s driverStream) Wait(timeout time.Duration) error {
+	return s.calls.act("wait for a stream", timeout, func() error { return s.s.Wait(timeout) })
+}
+
+func (s driverStream) Close() error { return s.calls.act("close of a stream", 0, s.s.Close) }

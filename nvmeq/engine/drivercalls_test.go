@@ -1,7 +1,7 @@
 package engine_test
 
 import (
-	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
@@ -18,53 +19,283 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
-// slowDriver is a device whose driver does not return from a launch while until is open.
-type slowDriver struct {
+// stuckDriver is a device of which calls of some kinds do not return until they are let go of. Then they do what they were to do.
+type stuckDriver struct {
 	*detached.Runtime
-	until atomic.Pointer[chan struct{}]
+	mu      sync.Mutex
+	kinds   []string      // protected by mu: of calls that stick
+	until   chan struct{} // protected by mu: closed when they are let go of
+	stuck   atomic.Int64  // calls that are
+	streams int           // made so far
+	changed atomic.Int64  // launches whose arguments changed while they were stuck
 }
 
-func (d *slowDriver) NewStream() (gpu.Stream, error) {
+// stick has calls of these kinds stick, until letGo.
+func (d *stuckDriver) stick(kinds ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.kinds, d.until = kinds, make(chan struct{})
+}
+
+func (d *stuckDriver) letGo() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.kinds != nil {
+		d.kinds = nil
+		close(d.until)
+	}
+}
+
+func (d *stuckDriver) call(kind string) {
+	d.mu.Lock()
+	until, sticks := d.until, slices.Contains(d.kinds, kind)
+	if sticks {
+		d.stuck.Add(1)
+	}
+	d.mu.Unlock()
+	if sticks {
+		<-until
+		d.stuck.Add(-1)
+	}
+}
+
+func (d *stuckDriver) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
+	d.call("alloc")
+	m, err := d.Runtime.Alloc(kind, size)
+	return stuckMemory{m, d}, err
+}
+
+type stuckMemory struct {
+	gpu.Memory
+	d *stuckDriver
+}
+
+func (m stuckMemory) Close() error {
+	m.d.call("free")
+	return m.Memory.Close()
+}
+
+func (d *stuckDriver) NewStream() (gpu.Stream, error) {
 	s, err := d.Runtime.NewStream()
-	return slowStream{s, d}, err
+	d.streams++
+	return stuckStream{s, d, d.streams == 1}, err
 }
 
-type slowStream struct {
+// stuckStream has setup set if it is the engine's first, on which lanes are reset.
+type stuckStream struct {
 	gpu.Stream
-	d *slowDriver
+	d     *stuckDriver
+	setup bool
 }
 
-func (s slowStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) error {
-	if until := s.d.until.Load(); until != nil {
-		<-*until
+func (s stuckStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) error {
+	given := slices.Clone(args)
+	defer func() {
+		if !slices.Equal(given, args) {
+			s.d.changed.Add(1)
+		}
+	}()
+	if s.setup {
+		s.d.call("reset")
+	} else {
+		s.d.call("launch")
 	}
 	return s.Stream.Launch(f, grid, block, args...)
 }
 
-// TestDriverCallHangs: a call of the GPU's driver that does not return is logged while it lasts, and that it has ended; the request is carried out then.
-func TestDriverCallHangs(t *testing.T) {
-	dev := openDetached(t)
-	rt := &slowDriver{Runtime: dev}
-	soft := openServed(t, dev, softctl.Options{})
-	log := new(testrig.LogBuffer)
-	c, err := controller.Open(controller.Config{Runtime: rt, Transport: soft, Log: slog.New(slog.NewTextHandler(log, nil))})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	e, err := engine.New(c, engine.Config{Lanes: 1, HangTimeout: 200 * time.Millisecond})
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { return dev.Running() == 0 }, time.Minute, time.Millisecond, "an idle kernel ends")
-	until := make(chan struct{})
-	rt.until.Store(&until)
-	release := sync.OnceFunc(func() {
-		rt.until.Store(nil)
-		close(until)
+func (s stuckStream) Done() (bool, error) {
+	s.d.call("query")
+	return s.Stream.Done()
+}
+
+func (s stuckStream) Wait(limit time.Duration) error {
+	s.d.call("query")
+	return s.Stream.Wait(limit)
+}
+
+// newStuck is a rig over such a device. opened is called while a failover opens the spare; nil: there is none.
+func newStuck(t *testing.T, ec engine.Config, opened func(*stuckDriver)) (*failing, *stuckDriver) {
+	t.Helper()
+	var d *stuckDriver
+	of := func(dev *detached.Runtime) gpu.Runtime {
+		d = &stuckDriver{Runtime: dev}
+		return d
+	}
+	var spare func() (gpu.Runtime, error)
+	if opened != nil {
+		spare = func() (gpu.Runtime, error) {
+			opened(d)
+			return host.Open(host.Options{})
+		}
+	}
+	f := newFailingRuntime(t, testrig.NewImage(t), of, spare, false, softctl.Options{}, ec, func(t controller.Transport) controller.Transport { return t })
+	t.Cleanup(d.letGo)
+	return f, d
+}
+
+// unstuck is what a failover does that changes nothing.
+func unstuck(*stuckDriver) {}
+
+// returned waits until no call is stuck, and all that were given up have been heard of.
+func (d *stuckDriver) returned(t *testing.T, f *failing) {
+	t.Helper()
+	until(t, "the calls return", func() bool {
+		return d.stuck.Load() == 0 && f.Log.Count("and is given up") == f.Log.Count("that was given up")
 	})
-	t.Cleanup(release)
-	ended := make(chan error, 1)
-	go func() { ended <- e.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: 1}}) }()
-	require.Eventually(t, func() bool { return log.Count("does not return") > 0 }, time.Minute, time.Millisecond)
-	require.False(t, log.Count("has returned") > 0)
-	release()
-	require.NoError(t, <-ended)
-	require.Eventually(t, func() bool { return log.Count("has returned") > 0 }, time.Minute, time.Millisecond)
+}
+
+// TestDriverCallHangs: a call of the GPU's driver that does not return is a failure of the GPU: the lanes move to the CPU, and callers notice nothing. When it returns later, in
+// the failover or after it, it changes nothing, whatever it begins. Nor does it matter that several calls hang, or that somebody reads the counters.
+func TestDriverCallHangs(t *testing.T) {
+	for _, kinds := range [][]string{{"launch"}, {"query"}, {"launch", "query", "reset"}} {
+		for _, batch := range []bool{false, true} {
+			for _, late := range []string{"in the failover", "after it", "at the end"} {
+				name := kinds[0] + map[bool]string{true: " and more"}[len(kinds) > 1] + map[bool]string{true: ", batches"}[batch] + ", returns " + late
+				t.Run(name, func(t *testing.T) {
+					t.Parallel() // they wait, mostly
+					ec := engine.Config{Lanes: 2, Batch: batch, HangTimeout: 500 * time.Millisecond}
+					f, d := newStuck(t, ec, func(d *stuckDriver) {
+						if late == "in the failover" {
+							d.letGo()
+							for end := time.Now().Add(time.Minute); d.stuck.Load() > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+							}
+						}
+					})
+					rounds, stop := f.write(t)
+					until(t, "some rounds", func() bool { return rounds.Load() > 20 })
+					before := f.Engine.Stats()
+					d.stick(kinds...)
+					read := make(chan []engine.LaneStats, 1)
+					go func() { read <- f.Engine.Stats() }()
+					until(t, "the lanes move", func() bool { return f.Controller.Failover() != nil })
+					require.Len(t, <-read, 2)
+					after := rounds.Load()
+					until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
+					if late == "after it" {
+						d.letGo()
+						d.returned(t, f)
+						after = rounds.Load()
+						until(t, "rounds with what the call began", func() bool { return rounds.Load() > after+20 })
+					}
+					stop()
+					require.Regexp(t, "a call of the GPU's driver does not return", f.Controller.Failover().Why)
+					require.Positive(t, f.Log.Count("and is given up"))
+					require.Equal(t, 1, f.Log.Count("the lanes have failed and move"))
+					require.NotZero(t, f.Controller.LeftMemory())
+					require.NoError(t, f.Controller.Err())
+					for i, s := range f.Engine.Stats() {
+						require.Zero(t, s.Spurious+s.Errors, "lane %d", s.Lane)
+						for _, was := range before {
+							require.NotEqual(t, was.QID, s.QID, "lane %d: what the call begins may ring there", i)
+						}
+					}
+					require.Zero(t, d.changed.Load())
+					require.NoError(t, f.Engine.Close())
+					if late == "at the end" {
+						require.Positive(t, d.stuck.Load(), "it hangs yet")
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestDriverCallHangsInReset: the call that hangs is one by which a reset sets up a lane.
+func TestDriverCallHangsInReset(t *testing.T) {
+	f, d := newStuck(t, engine.Config{Lanes: 2, HangTimeout: 500 * time.Millisecond}, unstuck)
+	rounds, stop := f.write(t)
+	until(t, "some rounds", func() bool { return rounds.Load() > 20 })
+	d.stick("reset")
+	require.NoError(t, f.Controller.Reset())
+	require.NotNil(t, f.Controller.Failover())
+	after := rounds.Load()
+	until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
+	d.letGo()
+	d.returned(t, f)
+	after = rounds.Load()
+	until(t, "rounds with what the call began", func() bool { return rounds.Load() > after+20 })
+	stop()
+}
+
+// TestDriverCallIsSlow: a call that takes long, but not too long, is waited for, and no call hangs since.
+func TestDriverCallIsSlow(t *testing.T) {
+	f, d := newStuck(t, engine.Config{Lanes: 2, HangTimeout: time.Minute}, unstuck)
+	rounds, stop := f.write(t)
+	until(t, "some rounds", func() bool { return rounds.Load() > 20 })
+	d.stick("launch")
+	until(t, "a launch is stuck", func() bool { return d.stuck.Load() > 0 })
+	d.letGo()
+	after := rounds.Load()
+	until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
+	stop()
+	require.Nil(t, f.Controller.Failover())
+	require.Zero(t, f.Log.Count("given up"))
+}
+
+// TestDriverCallHangsWithoutSpare: where nothing else can run the lanes every command fails, and none waits.
+func TestDriverCallHangsWithoutSpare(t *testing.T) {
+	f, d := newStuck(t, engine.Config{Lanes: 2, HangTimeout: 500 * time.Millisecond}, nil)
+	c := f.Chunk(t, 4096)
+	until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 })
+	d.stick("launch", "query", "reset")
+	read := []engine.Command{f.RW(nvme.IORead, 0, c, 0, 4096)}
+	require.ErrorContains(t, f.Engine.Do(0, read), "no other runtime can run the lanes")
+	require.ErrorContains(t, f.Engine.Do(1, read), "out of service")
+	require.ErrorContains(t, f.Engine.Close(), "its memory is left allocated")
+	require.Positive(t, d.stuck.Load())
+	d.letGo()
+	d.returned(t, f)
+}
+
+// TestDriverCallHangsAtTheEnd: an idle engine whose runtime's driver hangs is closed, and the controller. Nothing of the runtime is freed.
+func TestDriverCallHangsAtTheEnd(t *testing.T) {
+	f, d := newStuck(t, engine.Config{Lanes: 2, HangTimeout: 500 * time.Millisecond}, unstuck)
+	until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 })
+	d.stick("launch", "query", "reset", "free")
+	require.ErrorContains(t, f.Engine.Close(), "its memory is left allocated")
+	require.True(t, f.Controller.RuntimeFailed())
+	require.NotZero(t, f.Controller.LeftMemory())
+	require.NoError(t, f.Controller.Close())
+}
+
+// TestMemoryCallHangs: while memory is allocated or freed no kernel may run. Where that does not return the lanes' deadlines hold, they move, and the call is given up.
+func TestMemoryCallHangs(t *testing.T) {
+	for _, kind := range []string{"alloc", "free"} {
+		t.Run(kind, func(t *testing.T) {
+			f, d := newStuck(t, engine.Config{Lanes: 2, Timeout: time.Second, HangTimeout: 500 * time.Millisecond}, unstuck)
+			data, err := f.Controller.AllocData(1 << 20)
+			require.NoError(t, err)
+			rounds, stop := f.write(t)
+			until(t, "some rounds", func() bool { return rounds.Load() > 20 })
+			d.stick(kind)
+			ended := make(chan error, 1)
+			go func() {
+				if kind == "alloc" {
+					_, err := f.Controller.AllocData(1 << 20)
+					ended <- err
+				} else {
+					ended <- data.Close()
+				}
+			}()
+			until(t, "it hangs", func() bool { return d.stuck.Load() > 0 })
+			beside := make(chan error, 1)
+			go func() { beside <- f.Controller.Quiesced(func() error { return nil }) }()
+			until(t, "the lanes move", func() bool { return f.Controller.Failover() != nil })
+			require.ErrorContains(t, <-ended, "a call of its driver does not return")
+			require.NoError(t, <-beside, "who has waited for its end goes on")
+			after := rounds.Load()
+			until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
+			left := f.Controller.LeftMemory()
+			require.GreaterOrEqual(t, left, int64(1<<20))
+			d.letGo()
+			until(t, "the call returns", func() bool { return d.stuck.Load() == 0 })
+			after = rounds.Load()
+			until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
+			stop()
+			if kind == "alloc" {
+				require.NoError(t, data.Close(), "which is only unmapped now")
+				require.Equal(t, left+1<<20, f.Controller.LeftMemory())
+			}
+		})
+	}
 }

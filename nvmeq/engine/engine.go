@@ -184,7 +184,7 @@ func (e *Engine) free() error {
 			err = fmt.Errorf("nvme: engine: %w; its memory is left allocated", err)
 			e.lastStats = e.readStats()
 			e.c.FailRuntime()
-			return errors.Join(err, e.resources.closeQueues())
+			return errors.Join(err, e.resources.leave(e.c))
 		}
 	}
 	e.lastStats = e.readStats()

@@ -21,7 +21,7 @@ func (e pairs) Abandon() {
 
 func (e pairs) Ended() bool {
 	done, err := e.drv.done()
-	return done || err != nil
+	return done || err != nil && !errors.Is(err, errCallHangs) // that call may begin a kernel yet
 }
 
 // Move keeps the commands that were under way, to be sent again.
@@ -58,7 +58,7 @@ func (e pairs) Move(ended bool) error {
 	e.resources = w
 	e.statsMu.Unlock()
 	// Nobody else has what was: it ends whether the lanes can go on or not. What cannot end is left, which harms no lane.
-	closeOld := old.closeQueues
+	closeOld := func() error { return old.leave(e.c) }
 	if e.rt != nil && !e.peer { // it has not failed: only GPUs have
 		closeOld = func() error { return old.close(e.c) }
 	}

@@ -79,17 +79,25 @@ func newFailingImage(t *testing.T, image string, spare, reads bool, so softctl.O
 func newFailingSpare(t *testing.T, image string, spare func() (gpu.Runtime, error), reads bool, so softctl.Options, ec engine.Config,
 	over func(controller.Transport) controller.Transport) *failing {
 	t.Helper()
+	return newFailingRuntime(t, image, func(dev *detached.Runtime) gpu.Runtime { return dev }, spare, reads, so, ec, over)
+}
+
+// newFailingRuntime is newFailingSpare with lanes on what the test makes of the device.
+func newFailingRuntime(t *testing.T, image string, of func(*detached.Runtime) gpu.Runtime, spare func() (gpu.Runtime, error), reads bool, so softctl.Options, ec engine.Config,
+	over func(controller.Transport) controller.Transport) *failing {
+	t.Helper()
 	dev, err := detached.New(true)
 	require.NoError(t, err)
+	rt := of(dev)
 	// The memory of a failed device is not freed, so the runtime is not closed.
 	t.Cleanup(dev.Resume)
-	f := &failing{rig: &rig{Rig: &testrig.Rig{Runtime: dev, Log: &testrig.LogBuffer{}, Rules: &softctl.Rules{}, Block: 512, Threads: true}}, dev: dev}
+	f := &failing{rig: &rig{Rig: &testrig.Rig{Runtime: rt, Log: &testrig.LogBuffer{}, Rules: &softctl.Rules{}, Block: 512, Threads: true}}, dev: dev}
 	so.Injector, so.Threads, so.Log = f.Rules, 1, slog.New(slog.DiscardHandler)
 	f.Soft, err = softctl.Open(image, so)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Soft.Close()) })
 	mapped := &reach{Controller: f.Soft, now: map[nvme.IOVA]int64{}}
-	cfg := controller.Config{Runtime: dev, Transport: over(mapped), SpareReads: reads, Spare: spare, Log: slog.New(slog.NewTextHandler(f.Log, nil))}
+	cfg := controller.Config{Runtime: rt, Transport: over(mapped), SpareReads: reads, Spare: spare, Log: slog.New(slog.NewTextHandler(f.Log, nil))}
 	f.Controller, err = controller.Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -108,6 +116,43 @@ func newFailingSpare(t *testing.T, image string, spare func() (gpu.Runtime, erro
 	return f
 }
 
+// write has three writers who read what they wrote, round by round, until stop.
+func (f *failing) write(t *testing.T) (rounds *atomic.Int64, stop func()) {
+	t.Helper()
+	const writers, each = 3, 64 << 10
+	var done sync.WaitGroup
+	var over atomic.Bool
+	rounds = new(atomic.Int64)
+	for w := range writers {
+		c := f.Chunk(t, 2*each)
+		done.Go(func() {
+			for round := uint64(0); !over.Load(); round++ {
+				fill.Fill(c.Bytes()[:each], uint64(w)<<32|round)
+				cmds := make([]engine.Command, 16)
+				for i, op := range []nvme.Opcode{nvme.IOWrite, nvme.IORead} {
+					for n := range cmds {
+						at := int64(n) * each / 16
+						cmds[n] = f.RW(op, uint64(int64(w)*each+at)/512, c, int64(i)*each+at, each/16)
+					}
+					if err := f.Engine.Do(w, cmds); err != nil {
+						t.Errorf("writer %d, round %d: %v", w, round, err)
+						return
+					}
+				}
+				if !bytes.Equal(c.Bytes()[:each], c.Bytes()[each:]) {
+					t.Errorf("writer %d, round %d: read something else than was written", w, round)
+					return
+				}
+				rounds.Add(1)
+			}
+		})
+	}
+	return rounds, func() {
+		over.Store(true)
+		done.Wait()
+	}
+}
+
 var failures = map[string]func(*detached.Runtime){
 	"hangs": (*detached.Runtime).Hang, "does not launch": (*detached.Runtime).Refuse, "is lost": (*detached.Runtime).Lose,
 }
@@ -118,39 +163,7 @@ func TestFailover(t *testing.T) {
 	for name, fail := range failures {
 		t.Run(name, func(t *testing.T) {
 			f := newFailing(t, true, false, softctl.Options{}, engine.Config{Lanes: 2})
-			const writers, each = 3, 64 << 10
-			var done sync.WaitGroup
-			var rounds atomic.Int64
-			stop := make(chan struct{})
-			for w := range writers {
-				c := f.Chunk(t, 2*each)
-				done.Go(func() {
-					for round := uint64(0); ; round++ {
-						select {
-						case <-stop:
-							return
-						default:
-						}
-						fill.Fill(c.Bytes()[:each], uint64(w)<<32|round)
-						cmds := make([]engine.Command, 16)
-						for i, op := range []nvme.Opcode{nvme.IOWrite, nvme.IORead} {
-							for n := range cmds {
-								at := int64(n) * each / 16
-								cmds[n] = f.RW(op, uint64(int64(w)*each+at)/512, c, int64(i)*each+at, each/16)
-							}
-							if err := f.Engine.Do(w, cmds); err != nil {
-								t.Errorf("writer %d, round %d: %v", w, round, err)
-								return
-							}
-						}
-						if !bytes.Equal(c.Bytes()[:each], c.Bytes()[each:]) {
-							t.Errorf("writer %d, round %d: read something else than was written", w, round)
-							return
-						}
-						rounds.Add(1)
-					}
-				})
-			}
+			rounds, stop := f.write(t)
 			until(t, "some rounds", func() bool { return rounds.Load() > 20 })
 			require.Nil(t, f.Controller.Failover())
 			fail(f.dev)
@@ -160,8 +173,7 @@ func TestFailover(t *testing.T) {
 			f.dev.Resume()
 			after = rounds.Load()
 			until(t, "rounds with the old kernels awake", func() bool { return rounds.Load() > after+20 })
-			close(stop)
-			done.Wait()
+			stop()
 			move := f.Controller.Failover()
 			require.Equal(t, "detached", move.From)
 			require.Equal(t, "host", move.To)

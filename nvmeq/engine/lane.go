@@ -111,16 +111,27 @@ func (l *lane) command() kernels.Command {
 	return atomic.LoadUint32(&l.control.Command) & kernels.CommandMask
 }
 
-func (l *lane) order(c kernels.Command, over ...kernels.Command) {
+func (l *lane) order(c kernels.Command, over ...kernels.Command) { order(l.control, c, over...) }
+
+func order(to *kernels.Control, c kernels.Command, over ...kernels.Command) {
 	for {
-		was := atomic.LoadUint32(&l.control.Command)
+		was := atomic.LoadUint32(&to.Command)
 		if len(over) > 0 && !slices.Contains(over, was&kernels.CommandMask) {
 			return
 		}
-		if atomic.CompareAndSwapUint32(&l.control.Command, was, was&^kernels.CommandMask|c) {
+		if atomic.CompareAndSwapUint32(&to.Command, was, was&^kernels.CommandMask|c) {
 			return
 		}
 	}
+}
+
+// controls is where the lanes are asked. The caller holds statsMu, or sees to it that they do not move.
+func (e *Engine) controls() []*kernels.Control {
+	all := make([]*kernels.Control, len(e.lanes))
+	for i, l := range e.lanes {
+		all[i] = l.control
+	}
+	return all
 }
 
 // create resets the lane's kernel state and creates its queue pair.

@@ -67,7 +67,10 @@ func (e pairs) Resume(failure error) {
 }
 
 func (e pairs) Quiesced(f func() error) error {
-	if d, ok := e.drv.(*residentDriver); ok { // a failover to a device's runtime does not happen
+	e.statsMu.RLock()
+	d, ok := e.drv.(*residentDriver) // a failover to a device's runtime does not happen
+	e.statsMu.RUnlock()
+	if ok {
 		return d.quiesced(f)
 	}
 	return f()

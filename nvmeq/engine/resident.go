@@ -29,11 +29,10 @@ type residentDriver struct {
 	fits   []blocks      // what the device holds, by the size of a block
 	number atomic.Uint64 // of the launch that was last begun
 
-	// launches is held for reading by launches, for writing while no kernel may run; starting by who looks whether the kernel has ended
-	// and launches it. Both are leaves, in this order: only calls of the runtime are made with them.
-	launches sync.RWMutex
+	// starting is held by who looks whether the kernel has ended and launches it: a leaf, only calls of the runtime are made with it.
 	starting sync.Mutex
-	calls    *driverCalls // watches what is called with starting
+	quiet    bool          // protected by starting: no kernel may be launched
+	turn     chan struct{} // of who has the device without kernels: it holds one value then
 
 	resets sync.Mutex // protects setup
 	setup  gpu.Stream // for lanefs_reset
@@ -58,7 +57,7 @@ const (
 // newResident makes the driver. Half of what the device holds at once is left to other kernels: a lane whose block waited for another's
 // end would wait for residentLimit.
 func newResident(base launcher, rt gpu.Runtime, setup gpu.Stream) (*residentDriver, error) {
-	d := &residentDriver{launcher: base, setup: setup, calls: newDriverCalls(base.e)}
+	d := &residentDriver{launcher: base, setup: setup, turn: make(chan struct{}, 1)}
 	for lanes := int64(1); lanes*int64(base.block.X) <= kernels.MaxBlock; lanes *= 2 {
 		n, err := gpu.Fits(base.fn, gpu.Dim3{X: base.block.X * uint32(lanes), Y: 1, Z: 1})
 		if err != nil {
@@ -66,8 +65,8 @@ func newResident(base launcher, rt gpu.Runtime, setup gpu.Stream) (*residentDriv
 		}
 		d.fits = append(d.fits, blocks{lanes, max(n/2, 1)})
 	}
-	var err error
-	d.stream, err = gpu.NewUrgentStream(rt)
+	s, err := gpu.NewUrgentStream(rt)
+	d.stream = base.calls.stream(s)
 	return d, err
 }
 
@@ -120,7 +119,11 @@ func (d *residentDriver) kick(l *lane) error {
 		if !l.needsKernel() {
 			return nil
 		}
-		if begun, err := d.start(); begun || err != nil {
+		begun, err := d.start()
+		if errors.Is(err, errQuiet) {
+			return nil // the next kick tries again; what takes too long is found by checkHung
+		}
+		if begun || err != nil {
 			return err
 		}
 	}
@@ -134,14 +137,16 @@ func (d *residentDriver) kick(l *lane) error {
 	return nil
 }
 
+// errQuiet is start's while somebody has the device without kernels. Who drives a lane does not wait for that: it may last for ever.
+var errQuiet = errors.New("no kernel may run now")
+
 // start launches the kernel, unless it runs or is about to; then a lane that is not in it will be when it has ended.
 func (d *residentDriver) start() (begun bool, err error) {
-	d.launches.RLock()
-	defer d.launches.RUnlock()
 	d.starting.Lock()
 	defer d.starting.Unlock()
-	d.calls.begin()
-	defer d.calls.end()
+	if d.quiet {
+		return false, errQuiet
+	}
 	if done, err := d.stream.Done(); !done || err != nil {
 		return false, err
 	}
@@ -177,9 +182,7 @@ func (d *residentDriver) checkKernel(l *lane) error {
 	d.starting.Lock() // else another launch may begin in between
 	l.holdMu.Lock()
 	held := l.holds > 0 // then the state is not the kernel's, and who holds the lane may be about to say so
-	d.calls.begin()
 	done, err := d.stream.Done()
-	d.calls.end()
 	state := atomic.LoadUint32(&l.status.State)
 	l.holdMu.Unlock()
 	d.starting.Unlock()
@@ -307,28 +310,71 @@ func (d *residentDriver) wait(limit time.Duration) error {
 	return nil
 }
 
-func (d *residentDriver) finish() error { return d.quiesced(func() error { return nil }) }
+func (d *residentDriver) finish() error {
+	select {
+	case d.turn <- struct{}{}:
+	case <-time.After(launchTimeout):
+		return fmt.Errorf("%w: the device is in use without kernels", errCallHangs)
+	}
+	defer func() { <-d.turn }()
+	return d.withoutKernels(d.e.controls(), func() error { return nil })
+}
 
-// quiesced runs f while none of the engine's kernels runs. A command other than CommandRun, CommandFail above all, stays as it is.
+// turnLook is how often who waits for the turn looks whether the runtime has failed.
+const turnLook = 100 * time.Millisecond
+
+// quiesced runs f while none of the engine's kernels runs, or when the runtime has failed. It waits for others that do so, which may last until then.
 func (d *residentDriver) quiesced(f func() error) error {
+	look := time.NewTicker(turnLook)
+	defer look.Stop()
+	for mine := false; !mine; {
+		select {
+		case d.turn <- struct{}{}:
+			mine = true
+		case <-look.C:
+			if d.e.c.RuntimeFailed() {
+				return f()
+			}
+		}
+	}
+	defer func() { <-d.turn }()
+	d.e.statsMu.RLock()
+	moved := d.e.drv != driver(d)
+	controls := d.e.controls()
+	d.e.statsMu.RUnlock()
+	if moved {
+		return f()
+	}
+	return d.withoutKernels(controls, f)
+}
+
+// withoutKernels is quiesced for who has the turn. A failover may move the lanes meanwhile: it touches nothing but these control words of theirs. A command other than
+// CommandRun, CommandFail above all, stays as it is.
+func (d *residentDriver) withoutKernels(controls []*kernels.Control, f func() error) error {
 	for _, l := range d.e.lanes {
 		if l.hung.Load() {
 			return fmt.Errorf("lane %d's kernel has failed and may still run", l.index)
 		}
 	}
-	d.launches.Lock()
-	defer d.launches.Unlock()
-	for _, l := range d.e.lanes {
-		l.order(kernels.CommandPark, kernels.CommandRun)
+	d.setQuiet(true)
+	defer d.setQuiet(false)
+	for _, c := range controls {
+		order(c, kernels.CommandPark, kernels.CommandRun)
 	}
 	err := d.wait(launchTimeout)
-	for _, l := range d.e.lanes {
-		l.order(kernels.CommandRun, kernels.CommandPark)
+	for _, c := range controls {
+		order(c, kernels.CommandRun, kernels.CommandPark)
 	}
 	if err != nil {
 		return err
 	}
 	return f()
+}
+
+func (d *residentDriver) setQuiet(to bool) {
+	d.starting.Lock()
+	d.quiet = to
+	d.starting.Unlock()
 }
 
 func (d *residentDriver) close() error { return d.stream.Close() }

@@ -13,8 +13,9 @@ import (
 // resources is what the lanes of an engine run on: the kernels, their driver, and the memory.
 type resources struct {
 	drv     driver
-	clock   traceClock // by which lanes trace
-	clockHz uint64     // of the device's clock, for kernels that run on their own; 0 is nanoseconds
+	calls   *driverCalls // of the driver of a GPU; nil on a CPU
+	clock   traceClock   // by which lanes trace
+	clockHz uint64       // of the device's clock, for kernels that run on their own; 0 is nanoseconds
 	module  gpu.Module
 	route   DoorbellRoute
 	bar     *controller.BAR // BAR 0 for kernels: the controller's registration, or one of our own. nil with a bridge
@@ -48,9 +49,14 @@ func (w *resources) load(e *Engine) (err error) {
 	if w.module, err = rt.Load(image); err != nil {
 		return fmt.Errorf("loading the kernels: %w", err)
 	}
-	if w.stream, err = rt.NewStream(); err != nil {
+	if !rt.Facts().CallerDriven {
+		w.calls = &driverCalls{c: e.c, limit: e.cfg.HangTimeout}
+	}
+	s, err := rt.NewStream()
+	if err != nil {
 		return err
 	}
+	w.stream = w.calls.stream(s)
 	if e.cfg.Trace {
 		if err := w.clock.calibrate(rt, w.module, w.stream); err != nil {
 			return fmt.Errorf("the clock of the lanes: %w", err)
@@ -117,6 +123,16 @@ func (w *resources) close(c *controller.Controller) error {
 		errs = append(errs, c.Quiesced(w.module.Close))
 	}
 	return errors.Join(errs...)
+}
+
+// leave follows the failure of the runtime, one of whose kernels may run yet: what only lanes use is left as it is.
+func (w *resources) leave(c *controller.Controller) error {
+	for _, m := range []gpu.Memory{w.shared, w.own, w.bridge} {
+		if m != nil {
+			c.LeaveMemory(m.Size())
+		}
+	}
+	return w.closeQueues()
 }
 
 // closeQueues unmaps what the controller can access, and frees it unless the runtime has failed.

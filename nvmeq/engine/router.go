@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -264,7 +265,9 @@ func (e *Engine) probeOnce() probed {
 func (d *residentDriver) probe(l *lane) (probed, error) {
 	d.release(l)
 	was := atomic.LoadUint64(&l.status.Time)
-	if _, err := d.start(); err != nil {
+	if _, err := d.start(); errors.Is(err, errQuiet) {
+		return probeNone, nil
+	} else if err != nil {
 		return probeNone, err
 	}
 	if err := d.checkKernel(l); err != nil {
