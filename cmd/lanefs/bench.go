@@ -114,6 +114,9 @@ func (o *benchOptions) run(c *cobra.Command, device string) error {
 	if err != nil {
 		return usage(err)
 	}
+	if err := mayWrite(o.svg, "<svg "); err != nil {
+		return fmt.Errorf("--svg: %w", err)
+	}
 	d := benchDevice{arg: device, out: c.ErrOrStderr()}
 	if err := d.parse(o.flags, !o.destroy); err != nil {
 		return err
@@ -124,11 +127,14 @@ func (o *benchOptions) run(c *cobra.Command, device string) error {
 	stop, end := stopped()
 	defer end()
 	r, err := o.measure(stop, &d, jobs)
-	if err == nil && o.svg != "" {
-		err = os.WriteFile(o.svg, []byte(r.SVG()), 0o644)
-	}
 	if err != nil {
 		return err
+	}
+	var undrawn error // what was measured is printed all the same
+	if o.svg != "" {
+		if err := os.WriteFile(o.svg, []byte(r.SVG()), 0o644); err != nil {
+			undrawn = fmt.Errorf("--svg: %w", err)
+		}
 	}
 	if o.json {
 		err = printJSON(c.OutOrStdout(), "bench", r)
@@ -141,7 +147,7 @@ func (o *benchOptions) run(c *cobra.Command, device string) error {
 	if err == nil && r.Nothing() {
 		err = fmt.Errorf("no block has a word of what --seed %d writes", r.Seed)
 	}
-	return err
+	return errors.Join(err, undrawn)
 }
 
 // jobs are what the flags ask for, each block size with each number of lanes and each depth.

@@ -83,6 +83,32 @@ func TestBench(t *testing.T) {
 	require.Contains(t, out, "WRONG: 1 of 512 blocks that were checked; the first: the block at LBA 240: 1 of its 1024 words of 8 bytes")
 }
 
+// TestBenchDrawing: a drawing takes the place of an older one, and of nothing else: not of the image itself, with its name given twice, nor of a disk. What was measured
+// is printed also where it cannot be drawn.
+func TestBenchDrawing(t *testing.T) {
+	p := newPlace(t)
+	img, svg := p.plain("image", 4), p.path("b.svg")
+	poke(t, img, 3000, "what was there")
+	before := sum(t, img)
+	bench := func(svg string) []string {
+		return []string{"bench", "--gpu", "host", "--count", "8", "--svg", svg, img}
+	}
+	for range 2 {
+		p.ok(bench(svg)...)
+	}
+	require.Contains(t, p.fails(bench(img)...), "begins with something else than")
+	require.Contains(t, p.fails(append(bench(img), "--destroy")...), "begins with something else than")
+	require.Equal(t, before, sum(t, img))
+	disk := p.path("disk") // its number is no device's: nothing could be written there
+	if err := unix.Mknod(disk, unix.S_IFBLK|0o600, int(unix.Mkdev(0, 0))); err == nil {
+		require.Contains(t, p.fails(bench(disk)...), "is a block device")
+	}
+	out, said, err := p.run(bench(p.path("nowhere/b.svg"))...)
+	require.Error(t, err)
+	require.Contains(t, said, "--svg: open")
+	require.Contains(t, out, "8 commands in")
+}
+
 // TestBenchPartition: what is written stays within the partition.
 func TestBenchPartition(t *testing.T) {
 	sfdisk, err := exec.LookPath("sfdisk")

@@ -107,6 +107,13 @@ func (o *proveOptions) run(c *cobra.Command, device string) error {
 		}
 		p.refusal = err
 	}
+	if o.report != "none" && o.report != "" { // the name by default has the time in it
+		for _, f := range p.files() {
+			if err := mayWrite(o.report+f.end, f.begins); err != nil {
+				return fmt.Errorf("the report: %w", err)
+			}
+		}
+	}
 	stop, end := stopped()
 	defer end()
 	p.stop = stop
@@ -171,6 +178,16 @@ func (p *prover) quiet(s string) string {
 	return withoutSecrets(s, p.hide)
 }
 
+// reportFile is a form of the report.
+type reportFile struct {
+	end, begins string // of its name; of what is in it
+	write       func(io.Writer) error
+}
+
+func (p *prover) files() []reportFile {
+	return []reportFile{{".txt", "lanefs prove ", p.r.print}, {".json", "{", func(w io.Writer) error { return printJSON(w, "prove", p.r) }}}
+}
+
 // write writes the report, and says where.
 func (p *prover) write(out io.Writer) error {
 	name := p.o.report
@@ -180,10 +197,7 @@ func (p *prover) write(out io.Writer) error {
 	case "":
 		name = "lanefs-prove-" + p.r.When.Format("20060102-150405")
 	}
-	for _, f := range []struct {
-		end   string
-		write func(io.Writer) error
-	}{{".txt", p.r.print}, {".json", func(w io.Writer) error { return printJSON(w, "prove", p.r) }}} {
+	for _, f := range p.files() {
 		file, err := os.Create(name + f.end)
 		if err != nil {
 			return fmt.Errorf("the report: %w", err)

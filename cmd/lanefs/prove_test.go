@@ -47,6 +47,18 @@ func TestProveInUse(t *testing.T) {
 	p.ok("umount", dir)
 }
 
+// TestProveReport: a report takes the place of an older one, not of the image.
+func TestProveReport(t *testing.T) {
+	p := newPlace(t)
+	img := p.image("drive.txt", 8)
+	before := sum(t, img)
+	require.Contains(t, p.fails("prove", "--gpu", "host", "--time", "1ms", "--report", p.path("drive"), img), "begins with something else than")
+	require.Equal(t, before, sum(t, img))
+	for range 2 {
+		p.ok("prove", "--gpu", "host", "--time", "1ms", "--report", p.path("report"), img)
+	}
+}
+
 // TestProve: an image's controller is climbed, nothing is written, and the report has no serial number; with scratch blocks they are written
 // and put back.
 func TestProve(t *testing.T) {
