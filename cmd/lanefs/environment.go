@@ -46,7 +46,7 @@ func (f foreground) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, stri
 	if cfg.Log == "" {
 		return newLogger(f.out), "", nil
 	}
-	w, err := openLog(cfg.Log)
+	w, err := cfg.openLog(cfg.Log)
 	return newLogger(w), cfg.Log, err
 }
 
@@ -63,7 +63,7 @@ func (b *background) logTo(cfg *mountConfig, files *runFiles) (*slog.Logger, str
 		files.Log = ""
 	}
 	path := cmp.Or(cfg.Log, files.Log)
-	w, err := openLog(path)
+	w, err := cfg.openLog(path)
 	if err != nil {
 		return nil, "", err
 	}
@@ -85,7 +85,18 @@ func (b *background) ready(notes []string) error {
 
 func (b *background) stopping() {}
 
-func openLog(path string) (*os.File, error) {
+// openLog opens the log, which must not be what is mounted: lines at its end would make an image longer.
+func (cfg *mountConfig) openLog(path string) (*os.File, error) {
+	if st, err := os.Stat(path); err == nil {
+		device := isBlock(st)
+		for _, u := range cfg.units() {
+			at, err := os.Stat(u.Device)
+			device = device || err == nil && os.SameFile(st, at)
+		}
+		if device {
+			return nil, fmt.Errorf("log %q: it is a device: name a file of its own", path)
+		}
+	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("log %q: %w", path, reason(err))

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// What a command writes beside its output (bench's drawing, prove's report) must not take the place of what is no such thing: a name too many,
+// What a command writes beside its output (bench's drawing, prove's report, a trace) must not take the place of what is no such thing: a name too many,
 // or in the wrong place, would be DEVICE itself, the file of a loop device, or a disk. So a file that is there is written over only if it is
 // empty, or begins as one of its kind does.
 
@@ -18,7 +18,7 @@ func mayWrite(name, begins string) error {
 		return nil // it is not there, or creating it will say why not
 	}
 	switch {
-	case st.Mode()&fs.ModeDevice != 0 && st.Mode()&fs.ModeCharDevice == 0:
+	case isBlock(st):
 		return fmt.Errorf("%q is a block device: name a file to be written", name)
 	case !st.Mode().IsRegular() || st.Size() == 0:
 		return nil
@@ -33,4 +33,9 @@ func mayWrite(name, begins string) error {
 		return fmt.Errorf("%q is there, and begins with something else than %q: name another file, or remove it", name, begins)
 	}
 	return nil
+}
+
+// isBlock says whether that is a block device.
+func isBlock(st fs.FileInfo) bool {
+	return st.Mode()&(fs.ModeDevice|fs.ModeCharDevice) == fs.ModeDevice
 }

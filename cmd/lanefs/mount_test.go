@@ -153,6 +153,10 @@ func TestLogFile(t *testing.T) {
 	require.Contains(t, string(b), "depth= asks for")
 	require.NotContains(t, string(b), "lanes= asks for")
 	require.Contains(t, p.fails("mount", "-o", "log=none/x", img, mnt), `none/x": no such file or directory`)
+	before := sum(t, img)
+	require.Contains(t, p.fails("mount", "-o", "log="+img, img, mnt), "it is a device: name a file of its own")
+	require.Contains(t, p.fails("mount", "--foreground", "-o", "log="+img, img, mnt), "it is a device: name a file of its own")
+	require.Equal(t, before, sum(t, img))
 }
 
 func TestIdentify(t *testing.T) {

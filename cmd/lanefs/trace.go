@@ -82,6 +82,9 @@ func traceCommand() *cobra.Command {
 			if req.For <= 0 || req.For > maxTraceFor {
 				return fmt.Errorf("--for %v: want more than 0, and %v at most", req.For, maxTraceFor)
 			}
+			if err := mayWrite(file, "go 1."); err != nil {
+				return fmt.Errorf("--output: %w", err)
+			}
 			m, err := ourMount(args[0])
 			if err != nil {
 				return err
