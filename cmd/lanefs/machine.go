@@ -41,6 +41,20 @@ func (m machine) node(name string) string {
 	return m.path("dev", strings.ReplaceAll(name, "!", "/")) // sysfs has no slash in names
 }
 
+// named is where a device is as mount(8) says it: one of the device mapper by its name there, if that leads to it.
+func (m machine) named(device string) string {
+	name := m.sysfs(filepath.Base(device), "dm", "name")
+	if name == "" {
+		return device
+	}
+	var at, there unix.Stat_t
+	mapped := m.path("dev/mapper", name)
+	if unix.Stat(device, &at) != nil || unix.Stat(mapped, &there) != nil || at.Rdev != there.Rdev {
+		return device
+	}
+	return mapped
+}
+
 // held says whether another device is made of it.
 func (m machine) held(name string) bool {
 	list, _ := os.ReadDir(m.path("sys/class/block", name, "holders"))

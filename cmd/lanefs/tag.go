@@ -31,7 +31,7 @@ func parseTag(device string) (name, value string, ok bool) {
 // link is the block device that udev's link of a tag leads to.
 func (m machine) link(name, value string) (where, error) {
 	to, err := filepath.EvalSymlinks(m.path("dev/disk", tagLinks[name], encodeTag(plainTag(name, value))))
-	return where{Device: to}, err
+	return where{Device: m.named(to)}, err
 }
 
 // plainTag is a tag's value as it is compared.
@@ -81,7 +81,7 @@ func (m machine) scan() (all []tagged, denied, err error) {
 		there, err := tagsAsked.ask(m.node(name), func() ([]tagged, error) { return m.tagsOfBlock(name) })
 		if errors.Is(err, os.ErrPermission) {
 			denied = err
-		} else if errors.Is(err, errNoAnswer) {
+		} else if errors.Is(err, errNoAnswer) || errors.Is(err, errSuspended) {
 			denied = fmt.Errorf("%s: %w", m.node(name), err)
 		} // else no medium, or none that can be read
 		all = append(all, there...)
@@ -89,17 +89,22 @@ func (m machine) scan() (all []tagged, denied, err error) {
 	return all, denied, nil
 }
 
+var errSuspended = errors.New("the device mapper has suspended it")
+
 // tagsOfBlock reads what a block device has. One that another device is made of (md, LVM, multipath) is not asked: a half of a mirror looks like the volume.
 func (m machine) tagsOfBlock(name string) ([]tagged, error) {
-	if m.held(name) || m.suspended(name) {
+	switch {
+	case m.held(name):
 		return nil, nil
+	case m.suspended(name): // a read would wait
+		return nil, errSuspended
 	}
 	d, err := m.openBlock(name)
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
-	w := where{Device: m.node(name)}
+	w := where{Device: m.named(m.node(name))}
 	if m.isPartition(name) { // its disk has its PARTUUID
 		return []tagged{{where: w, tags: volumeTags(d)}}, nil
 	}

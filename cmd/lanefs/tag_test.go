@@ -67,8 +67,19 @@ func TestTags(t *testing.T) {
 	require.NoError(t, os.MkdirAll(m.path("sys/class/block/sdb1/dm"), 0o755))
 	require.NoError(t, os.WriteFile(m.path("sys/class/block/sdb1/dm/suspended"), []byte("1\n"), 0o600))
 	_, err = m.find("UUID", tagUUID)
-	require.ErrorContains(t, err, "no device has UUID=", "a read of a suspended device would wait")
+	require.ErrorContains(t, err, "no device that could be read has UUID="+tagUUID+": "+m.path("dev/sdb1")+": the device mapper has suspended it", "a read would wait")
 	require.NoError(t, os.Remove(m.path("sys/class/block/sdb1/dm/suspended")))
+	require.NoError(t, os.WriteFile(m.path("sys/class/block/sdb1/dm/name"), []byte("vg-lv\n"), 0o600))
+	require.NoError(t, os.MkdirAll(m.path("dev/mapper"), 0o755))
+	for _, to := range []string{"", "../sdb1"} {
+		if to != "" {
+			require.NoError(t, os.Symlink(to, m.path("dev/mapper/vg-lv")))
+		}
+		w, err := m.find("UUID", tagUUID)
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"": m.path("dev/sdb1"), "../sdb1": m.path("dev/mapper/vg-lv")}[to], w.Device, "a device of the device mapper has its name there")
+	}
+	require.NoError(t, os.RemoveAll(m.path("sys/class/block/sdb1/dm")))
 	require.NoError(t, os.WriteFile(m.path("sys/class/block/sdb1/dev"), []byte("8:17\n"), 0o600))
 	_, err = m.find("UUID", tagUUID)
 	require.ErrorContains(t, err, "no device has UUID=", "what has the name is no such device")
@@ -95,6 +106,13 @@ func TestTags(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, where{Device: m.path("dev/sda")}, got)
 	}
+	require.NoError(t, os.MkdirAll(m.path("sys/class/block/sda/dm"), 0o755))
+	require.NoError(t, os.WriteFile(m.path("sys/class/block/sda/dm/name"), []byte("vg-other\n"), 0o600))
+	require.NoError(t, os.Symlink("../sda", m.path("dev/mapper/vg-other")))
+	mapped, err := m.find("LABEL", tagLabel)
+	require.NoError(t, err)
+	require.Equal(t, where{Device: m.path("dev/mapper/vg-other")}, mapped)
+	require.NoError(t, os.RemoveAll(m.path("sys/class/block/sda/dm")))
 	_, err = m.find("UUID", tagUUID)
 	require.ErrorContains(t, err, "say which by its name")
 
