@@ -2,6 +2,7 @@ package fs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,9 +16,9 @@ import (
 
 // fusermount runs fusermount3, which mounts and unmounts for ordinary users.
 func fusermount(args ...string) error {
-	bin, err := exec.LookPath("fusermount3")
+	bin, err := findFusermount()
 	if err != nil {
-		return fmt.Errorf("%w: install fuse3", err)
+		return err
 	}
 	out, err := exec.Command(bin, args...).CombinedOutput()
 	if err != nil {
@@ -27,6 +28,17 @@ func fusermount(args ...string) error {
 		return err
 	}
 	return nil
+}
+
+// findFusermount looks for fusermount3 in PATH, then where it is installed: mount(8) and umount(8) start the helpers of ordinary users
+// without a PATH, and a daemon keeps what it was started with.
+func findFusermount() (string, error) {
+	for _, name := range []string{"fusermount3", "/usr/local/bin/fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3"} {
+		if bin, err := exec.LookPath(name); err == nil {
+			return bin, nil
+		}
+	}
+	return "", errors.New("fusermount3 is not installed: install fuse3")
 }
 
 // fusermountSays is a line of fusermount3, which begins with the path by which it was called.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -530,10 +531,20 @@ func (p *place) own(paths ...string) {
 	}
 }
 
-// TestUnprivileged mounts as nobody, through fusermount3.
+// TestUnprivileged mounts as nobody, through fusermount3. It is found without a PATH, too, which mount(8) and umount(8) take from the helpers of
+// ordinary users: the daemon of one that mounts, and the command that clears a dead one's mount, run so.
 func TestUnprivileged(t *testing.T) {
 	p := newUserPlace(t)
-	img, mnt := p.image("image", 32, "-E", "root_owner="+itoa(p.uid())+":"+itoa(p.uid())), p.mkdir("mnt")
+	path := func(e string) bool { return strings.HasPrefix(e, "PATH=") }
+	t.Run("PATH", func(t *testing.T) { unprivileged(t, p) })
+	p.env = slices.DeleteFunc(p.env, path)
+	t.Run("no PATH", func(t *testing.T) { unprivileged(t, p) })
+}
+
+func unprivileged(t *testing.T, p *place) {
+	p.t = t
+	name := "image" + strings.ReplaceAll(t.Name(), "/", "-")
+	img, mnt := p.image(name, 32, "-E", "root_owner="+itoa(p.uid())+":"+itoa(p.uid())), p.mkdir("on-"+name)
 	p.own(img, mnt)
 	p.ok("mount", img, mnt)
 	r, err := p.stat(mnt)
@@ -551,6 +562,16 @@ func TestUnprivileged(t *testing.T) {
 	require.Equal(t, "hello\n", string(out))
 	p.ok("umount", mnt)
 	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+	fsck(t, img)
+	p.ok("mount", img, mnt)
+	r, err = p.stat(mnt)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
+	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+	_, errs, err := p.run("umount", mnt)
+	require.NoError(t, err, errs)
+	p.ok("mount", img, mnt) // replays the journal
+	p.ok("umount", mnt)
 	fsck(t, img)
 }
 

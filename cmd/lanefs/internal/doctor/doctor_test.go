@@ -163,6 +163,9 @@ func TestNext(t *testing.T) {
 	m.remove("dev/fuse")
 	require.Equal(t, "modprobe fuse", commands(m.examine())[0])
 	require.NotContains(t, commands(m.examine()), image)
+	m = machine(t, "bare-vm")
+	m.write("proc/self/status", "Uid:\t1000\t1000\t1000\t1000\n") // the volume is then this user's, who finds mkfs.ext4, too
+	require.Equal(t, []string{strings.Replace(image, "mkfs.ext4 -q", "PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q -E root_owner=$(id -u):$(id -g)", 1)}, commands(m.examine()))
 
 	m = machine(t, "lab-debian")
 	all := strings.Join(commands(m.examine()), "\n")
