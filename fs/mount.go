@@ -6,6 +6,7 @@ import (
 	"log"
 	"log/slog"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -177,8 +178,11 @@ func (s *Server) mountOptions(flags uintptr, rest []string) *fuse.MountOptions {
 
 // explain adds to the error of a mount what the user can do about it.
 func (s *Server) explain(err error) error {
+	var program *exec.Error
 	switch {
-	case os.Geteuid() != 0 && s.opt.AllowOther:
+	case os.Geteuid() != 0 && errors.As(err, &program):
+		return fmt.Errorf("mount %q: ordinary users mount by fusermount3, which is not installed: install fuse3", s.dir)
+	case os.Geteuid() != 0 && s.opt.AllowOther && strings.Contains(err.Error(), "allow_other"):
 		return fmt.Errorf("mount %q: %w (allow_other needs user_allow_other in /etc/fuse.conf)", s.dir, err)
 	case os.Geteuid() != 0 && unix.Access("/dev/fuse", unix.R_OK|unix.W_OK) == unix.EACCES:
 		return fmt.Errorf("mount %q: %w (this user may not open /dev/fuse; root can let everyone: chmod 666 /dev/fuse)", s.dir, err)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -185,9 +186,55 @@ func TestUserErrors(t *testing.T) {
 	require.Contains(t, said, "fusermount3: ")
 	require.NotContains(t, said, "exit")
 	require.Contains(t, said, "must belong to the user")
+	require.NotContains(t, p.fails("mount", "-o", "allow_other", img, mnt), "fuse.conf")
 	p.own(mnt)
+	if conf, _ := os.ReadFile("/etc/fuse.conf"); !strings.Contains("\n"+string(conf), "\nuser_allow_other") {
+		require.Contains(t, p.fails("mount", "-o", "allow_other", img, mnt), "needs user_allow_other in /etc/fuse.conf")
+	}
 	_, said, err := p.run("mount", img, mnt)
 	require.NoError(t, err, said)
 	require.Contains(t, said, "mkfs.ext4 -E root_owner=65534:65534")
 	p.umount(mnt)
+	runtime := slices.IndexFunc(p.env, func(e string) bool {
+		return strings.HasPrefix(e, "XDG_RUNTIME_DIR=") && strings.HasPrefix(e[16:], p.dir)
+	})
+	p.env[runtime] = "XDG_RUNTIME_DIR=" + p.path("none")
+	require.Contains(t, p.fails("mount", img, mnt), p.path("none")+" must be there and writable: set XDG_RUNTIME_DIR to a directory of your own")
+}
+
+// TestWhatIsMissing: without fuse3, and where /run cannot be written, the error names what a mount needs.
+func TestWhatIsMissing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	p := newPlace(t)
+	img, mnt, empty := p.image("image", 32), p.mkdir("mnt"), p.mkdir("empty")
+	bin := p.path("lanefs") // which the user nobody may execute, and which stays where it is
+	b, err := os.ReadFile(p.bin)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(bin, b, 0o755))
+	require.NoError(t, os.Chmod(p.dir, 0o755))
+	for _, f := range []string{img, mnt, p.path("run")} {
+		require.NoError(t, os.Chown(f, nobody, nobody))
+	}
+	for name, c := range map[string]struct{ script, want string }{
+		"no fuse3": {`mount --bind "$3" /usr/local/bin; mount --bind "$3" /usr/bin; PATH= exec "$4/setpriv" --reuid 65534 --regid 65534 --clear-groups "$0" mount "$1" "$2"`,
+			"ordinary users mount by fusermount3, which is not installed: install fuse3"},
+		"read-only /run": {`mount -t tmpfs -o ro none /run; exec "$0" mount "$1" "$2"`, "read-only file system (/run must be there and writable: in a container"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tools := t.TempDir()
+			setpriv, err := exec.LookPath("setpriv")
+			require.NoError(t, err)
+			b, err := os.ReadFile(setpriv)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(tools, "setpriv"), b, 0o755))
+			cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-e", "-c", c.script, bin, img, mnt, empty, tools)
+			cmd.Env, cmd.Dir = p.env, p.dir
+			out, err := cmd.CombinedOutput()
+			require.Error(t, err)
+			require.Contains(t, string(out), c.want)
+			require.Equal(t, 1, strings.Count(string(out), "\n"), "%s", out)
+		})
+	}
 }

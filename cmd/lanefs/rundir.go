@@ -33,7 +33,11 @@ type served struct {
 func runDir() (string, error) {
 	dir := runDirs(os.Geteuid())[0]
 	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
-		return "", fmt.Errorf("runtime directory %q: %w", dir, err)
+		remedy := "set XDG_RUNTIME_DIR to a directory of your own"
+		if os.Geteuid() == 0 {
+			remedy = "in a container with a read-only root mount a tmpfs there: docker run --tmpfs /run"
+		}
+		return "", fmt.Errorf("runtime directory %q: %w (%s must be there and writable: %s)", dir, err, filepath.Dir(dir), remedy)
 	}
 	return dir, checkRunDir(dir)
 }
