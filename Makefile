@@ -43,7 +43,7 @@ MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/diff ./lab/media
 # the half that the seed says: each state of the sources has the others.
 NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|Check.*|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails|HIPCopies.*|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|NumberAgain|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|UnusableGPU|WhichGPU|Frozen|GivenBack|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount|DescriptorUnknown|FewDescriptorsBesideRings|FewReaders|FullQueue|Install|PayloadCopies|PayloadHeld|PayloadsShort|RunStatus|SchedIdle|TagsOnBlockDevices|IOUringOff)$$|^Test(Differential|Fresh)$$/^direct|^TestDifferential$$/(1k|no_journal|ext3|inline_data)|^TestFull$$|^TestMatrix$$/writeback_cache|^TestPosix$$/^io_uring
 
-.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race cases crash-test fault-test fuzz stress attack demo bench pictures install deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
+.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race cases crash-test fault-test fuzz stress attack demo bench pictures install uninstall deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -146,12 +146,32 @@ SBINDIR ?= /usr/sbin
 MODPROBEDIR ?= /usr/lib/modprobe.d
 UDEVDIR ?= /usr/lib/udev/rules.d
 BINARY := ./lanefs
-install: build ## lanefs, its manual pages, completions, systemd units, the C SDK and libcufile into $(DESTDIR)$(PREFIX), the helpers of mount(8) and umount(8) into $(DESTDIR)$(SBINDIR), udev rules and the fuse module's option
-	@install -d "$(DESTDIR)$(PREFIX)/bin"
+# The C SDK's libraries; those of lanefs run are in a directory of their own there, in which no loader looks.
+LIBDIR ?= $(PREFIX)/lib
+# no: without what is in C.
+SDK    ?= yes
+install: build ## lanefs, its manual pages, completions, systemd units, the C SDK and libcufile into $(DESTDIR)$(PREFIX), the helpers of mount(8) and umount(8) into $(DESTDIR)$(SBINDIR), udev rules and the fuse module's option; SDK=no without a C compiler
+	@if [ "$(SDK)" != no ] && ! { echo '#include <stdio.h>' | $(CC) -E -x c - >/dev/null 2>&1; }; then
+		echo "install: there is no C compiler ($(CC)), or no libc6-dev, for the C SDK and what lanefs run needs: apt-get install gcc libc6-dev, or make install SDK=no, without these" >&2
+		exit 1
+	fi
+	install -d "$(DESTDIR)$(PREFIX)/bin"
 	install -m 755 "$(BINARY)" "$(DESTDIR)$(PREFIX)/bin/lanefs"
 	cmd/lanefs/dist/install "$(BINARY)" "$(DESTDIR)" "$(PREFIX)" "$(SBINDIR)" "$(MODPROBEDIR)" "$(UDEVDIR)"
-	$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
-	$(MAKE) --no-print-directory -s -C sdk/cufile install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)"
+	if [ "$(SDK)" != no ]; then
+		$(MAKE) --no-print-directory -s -C sdk/c install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)"
+		$(MAKE) --no-print-directory -s -C sdk/cufile install DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)/lanefs"
+	fi
+	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+uninstall: ## removes what make install has placed, if it is given the same PREFIX, DESTDIR and so on; mounts go on until they are unmounted
+	@list=$$(mktemp -d)
+	trap 'rm -rf "$$list"' EXIT
+	$(MAKE) --no-print-directory -s install DESTDIR="$$list" >/dev/null
+	(cd "$$list" && find . ! -type d -printf '%P\0') | while IFS= read -r -d '' file; do rm -f "$(DESTDIR)/$$file"; done
+	(cd "$$list" && find . -depth -type d -name lanefs -printf '%P\0') | while IFS= read -r -d '' dir; do
+		[ ! -d "$(DESTDIR)/$$dir" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)/$$dir"
+	done
 	if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 deb: kernels ## build/deb: Debian packages of the program, the C library and the Python package; lintian's errors fail it

@@ -67,4 +67,55 @@ func TestInstall(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 	}
 	require.False(t, strings.Contains(string(unit), "/usr/bin/lanefs"))
+
+	// What others have put there stays.
+	require.NoError(t, os.WriteFile(filepath.Join(dest, prefix, "lib/lanefs/another"), nil, 0o644))
+	uninstall := exec.Command("make", "-s", "-C", "../..", "-o", "build", "uninstall", "BINARY="+p.bin, "DESTDIR="+dest, "PREFIX="+prefix)
+	uninstall.Env = install.Env
+	out, err := uninstall.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	var left []string
+	require.NoError(t, filepath.WalkDir(dest, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && (!d.IsDir() || d.Name() == "lanefs") {
+			left = append(left, strings.TrimPrefix(name, dest+prefix+"/"))
+		}
+		return err
+	}))
+	require.Equal(t, []string{"lib/lanefs", "lib/lanefs/another"}, left)
+}
+
+// TestInstallElsewhere: the libraries go where LIBDIR says, those of lanefs run into a directory of their own there, in which lanefs run finds them. Without
+// a C compiler nothing is placed, and the error says what leaves out what needs one.
+func TestInstallElsewhere(t *testing.T) {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("needs gcc: make deps installs it")
+	}
+	p := newPlace(t)
+	install := func(dest string, variables ...string) (string, error) {
+		cmd := exec.Command("make", append([]string{"-s", "-C", "../..", "-o", "build", "install", "BINARY=" + p.bin, "DESTDIR=" + dest, "PREFIX=/opt/lane"}, variables...)...)
+		cmd.Env = append(p.env, "MAKEFLAGS=", "CFLAGS=-O0")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for _, lib := range []string{"lib64", "lib/x86_64-linux-gnu"} {
+		dest := p.path("dest-" + filepath.Base(lib))
+		out, err := install(dest, "LIBDIR=/opt/lane/"+lib)
+		require.NoError(t, err, out)
+		require.FileExists(t, filepath.Join(dest, "opt/lane", lib, "liblanefs.so.1"))
+		require.FileExists(t, filepath.Join(dest, "opt/lane", lib, "lanefs/libcufile.so.0"))
+		require.NoFileExists(t, filepath.Join(dest, "opt/lane", lib, "libcufile.so.0"), "where the loader would take it for the vendor's")
+		run := exec.Command(filepath.Join(dest, "opt/lane/bin/lanefs"), "run", "true")
+		run.Env = p.env
+		said, err := run.CombinedOutput()
+		require.NoError(t, err, "%s", said)
+	}
+	dest := p.path("without")
+	out, err := install(dest, "CC=no-compiler")
+	require.Error(t, err)
+	require.Contains(t, out, "or make install SDK=no")
+	require.NoDirExists(t, dest)
+	out, err = install(dest, "CC=no-compiler", "SDK=no")
+	require.NoError(t, err, out)
+	require.FileExists(t, filepath.Join(dest, "usr/sbin/mount.lanefs"))
+	require.NoDirExists(t, filepath.Join(dest, "opt/lane/include"))
 }

@@ -3,10 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -58,7 +60,16 @@ func runDirectory() (string, error) {
 		return "", err
 	}
 	bin := filepath.Dir(self)
-	tried := []string{bin, filepath.Join(bin, "../lib/lanefs"), filepath.Join(bin, "build/sdk-cufile")}
+	prefix := filepath.Dir(bin)
+	tried := []string{bin, filepath.Join(prefix, "lib/lanefs"), filepath.Join(bin, "build/sdk-cufile")}
+	for _, lib := range []string{"lib*/lanefs", "lib/*/lanefs"} { // make install LIBDIR=…: lib64, lib/x86_64-linux-gnu
+		found, _ := fs.Glob(os.DirFS(prefix), lib)
+		for _, dir := range found {
+			if dir = filepath.Join(prefix, dir); !slices.Contains(tried, dir) {
+				tried = append(tried, dir)
+			}
+		}
+	}
 	for _, dir := range tried {
 		if _, err := os.Stat(filepath.Join(dir, runLibraries[0])); err == nil {
 			return dir, nil

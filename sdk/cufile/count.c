@@ -24,7 +24,7 @@ struct roads {
 };
 _Static_assert(sizeof(struct roads) == 128, "layout");
 
-static const char magic[8] = "LFSROAD3";
+static const char magic[] = "LFSROAD3";
 static struct roads own, *roads = &own;
 static int lines, refused; /* refused: why the file of LANEFS_ROADS is not open, as an errno */
 
@@ -44,7 +44,7 @@ __attribute__((constructor)) static void attach(void)
 	errno = saved;
 	if (p == MAP_FAILED)
 		return;
-	if (memcmp(p, magic, sizeof magic) != 0) {
+	if (memcmp(p, magic, sizeof roads->magic) != 0) {
 		munmap(p, sizeof *roads);
 		return;
 	}

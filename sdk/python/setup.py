@@ -4,6 +4,7 @@
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 
@@ -32,7 +33,7 @@ class Build(build_py):
             return
         if not os.path.exists(os.path.join(SOURCE, "lanefs.h")):
             raise SystemExit("lanefs: the C library's sources (sdk/c) are not beside sdk/python: build from a whole checkout, or put liblanefs.so.1 into lanefs/")
-        for tool in "make", os.environ.get("CC", "cc"):
+        for tool in "make", (shlex.split(os.environ.get("CC", "")) or ["cc"])[0]:  # CC may be "ccache gcc"
             if shutil.which(tool) is None:
                 raise SystemExit(f"lanefs: {tool} is not here: install a C compiler and make, or put a liblanefs.so.1 into lanefs/")
         out = os.path.abspath(os.path.join(self.build_lib, "..", "sdk-c"))

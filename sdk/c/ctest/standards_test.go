@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,5 +42,29 @@ func TestStandards(t *testing.T) {
 				require.NoError(t, err, "%s, %s: %s", name, standard, out)
 			}
 		}
+	}
+}
+
+// TestWarnings: no compiler that is here has a warning of the libraries' sources. Those who install them may have yet another one, so the
+// Makefiles do not ask for that.
+func TestWarnings(t *testing.T) {
+	compilers := 0
+	for _, cc := range []string{"gcc", "clang-19", "clang-22"} {
+		if _, err := exec.LookPath(cc); err != nil {
+			continue
+		}
+		compilers++
+		for _, sdk := range []string{"../../c", "../../cufile"} {
+			sources, err := filepath.Glob(sdk + "/*.c")
+			require.NoError(t, err)
+			sources = slices.DeleteFunc(sources, func(s string) bool { // which have standards of their own
+				return strings.HasPrefix(filepath.Base(s), "test") || filepath.Base(s) == "example.c"
+			})
+			require.Greater(t, len(sources), 10)
+			run(t, cc, append([]string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I../../c", "-I" + sdk}, sources...)...)
+		}
+	}
+	if compilers == 0 {
+		t.Skip("needs gcc or clang: make deps installs them")
 	}
 }
