@@ -71,6 +71,12 @@ func TestRunKinds(t *testing.T) {
 	_, errs := says(append(none, "LD_PRELOAD="+filepath.Join(filepath.Dir(p.bin), "../lib/lanefs/libcufile.so.0")), moved, reads...)
 	require.Equal(t, 1, strings.Count(errs, "lanefs run:"))
 
+	// One that answers for the kernel, as fakeroot's does: it knows nothing of the attribute by which files of a mount are known.
+	fake := p.compiled("fake.so", `#include <errno.h>
+		#include <sys/types.h>
+		ssize_t fgetxattr(int fd, const char *name, void *value, size_t size) { errno = ENODATA; return -1; }`, "-shared", "-fPIC")
+	says(append(none, "LD_PRELOAD="+fake), moved, reads...)
+
 	// Libraries in a directory whose name the loader would cut.
 	bin := p.bin
 	for _, c := range []struct{ name, fails string }{{"a b", ""}, {"a:b", "which the loader takes for several directories"}} {

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -232,13 +232,18 @@ int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 	return 0;
 }
 
-#define SHARE "system.lanefs.share"
+/* The name of the socket of a file's mount. The kernel is asked, not libc: fakeroot and its like put a function in front of libc's that knows
+ * nothing of this attribute, and the file would go another way. */
+static ssize_t share_of(int fd, char *path, size_t size)
+{
+	return AGAIN(syscall(SYS_fgetxattr, fd, "system.lanefs.share", path, size));
+}
 
 lanefs *lanefs_connect(int fd)
 {
 	UNCANCELLED;
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	ssize_t n = AGAIN(fgetxattr(fd, SHARE, a.sun_path, sizeof a.sun_path - 1));
+	ssize_t n = share_of(fd, a.sun_path, sizeof a.sun_path - 1);
 	if (n < 0) {
 		if (lanefs_ended(errno)) /* of a mount whose daemon has gone: who takes that for another file system's goes another way, silently */
 			lanefs_fail(ECONNRESET, lanefs_gone_text);
@@ -257,7 +262,7 @@ lanefs *lanefs_connect(int fd)
 	s->socket = lanefs_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	if (s->socket.fd < 0 || AGAIN(connect(s->socket.fd, (struct sockaddr *)&a, sizeof a))) {
 		int code = errno; /* nobody listens any more; or the daemon has ended since it was asked for its socket */
-		if (code == ECONNREFUSED || (fgetxattr(fd, SHARE, NULL, 0) < 0 && lanefs_ended(errno)))
+		if (code == ECONNREFUSED || (share_of(fd, NULL, 0) < 0 && lanefs_ended(errno)))
 			lanefs_fail(ECONNRESET, lanefs_gone_text);
 		else
 			lanefs_fail(code, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
