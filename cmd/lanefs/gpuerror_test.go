@@ -70,7 +70,7 @@ func TestGPUFailsUnused(t *testing.T) {
 		p := newHIPPlace(t, "")
 		p.env = append(p.env, "LANEFS_SHIM_FAIL="+p.path("fail"))
 		img, mnt := p.image("image", 64), p.mkdir("mnt")
-		p.ok("mount", "--gpu", "hip", "-o", "gpu_error=ro", img, mnt)
+		p.ok("mount", "--gpu", "hip", "-o", "gpu_error=ro,vram=16M,log="+p.path("log"), img, mnt)
 		require.NoError(t, os.WriteFile(p.path("fail"), []byte(fail), 0o600))
 		want := bytes.Repeat([]byte("beside a GPU that fails "), 100_000)
 		require.NoError(t, writeDurably(filepath.Join(mnt, "file"), want))
@@ -78,12 +78,16 @@ func TestGPUFailsUnused(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, r.Runtime.Failed)
 		require.Zero(t, r.Runtime.Chosen.GPU)
-		p.ok("umount", mnt)
+		_, errs, err := p.run("umount", mnt) // which may have to say that it waits
+		require.NoError(t, err, errs)
 		fsck(t, img)
 		tool(t, "debugfs", "-R", "dump /file "+p.path("dumped"), img)
 		got, err := os.ReadFile(p.path("dumped"))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(want, got))
+		if fail != "refuse" { // which is noticed by nobody who launches no kernel
+			require.Contains(t, p.daemonLog("log"), "the GPU does not end its kernels")
+		}
 	}
 }
 

@@ -165,6 +165,7 @@ func (s *stack) Close() error {
 		errs = append(errs, s.array.Close())
 	}
 	all := s.all()
+	s.askGPUs()
 	s.tellFailure()
 	for _, u := range all {
 		if u.part != nil {
@@ -186,6 +187,19 @@ func (s *stack) Close() error {
 	}
 	*s = stack{unit: unit{cfg: s.cfg}}
 	return errors.Join(errs...)
+}
+
+// askGPUs finds a GPU that has failed unnoticed, since no request went by its lanes. What is to be closed has nothing to do with it but that its memory would be freed.
+func (s *stack) askGPUs() {
+	for _, u := range s.all() {
+		if u.eng == nil || u.nvme.RuntimeFailed() {
+			continue
+		}
+		if err := u.nvme.Quiesced(func() error { return nil }); err != nil {
+			u.nvme.Log().Warn("the GPU does not end its kernels: its memory is left until the process ends", "device", u.cfg.Device, "why", oneLine(err))
+			u.nvme.FailRuntime()
+		}
+	}
 }
 
 // tellFailure tells all units of the runtime that has failed one: none frees memory of it, or closes it, which may not return.

@@ -179,9 +179,13 @@ func (e *Engine) free() error {
 	e.statsMu.Lock()
 	defer e.statsMu.Unlock()
 	if len(e.lanes) > 0 {
+		known := e.c.RuntimeFailed() && e.c.Err() == nil
 		if err := e.drv.finish(); err != nil {
 			// Memory under a kernel that still runs cannot be given back.
 			err = fmt.Errorf("nvme: engine: %w; its memory is left allocated", err)
+			if known { // and said
+				err = nil
+			}
 			e.lastStats = e.readStats()
 			e.c.FailRuntime()
 			return errors.Join(err, e.resources.leave(e.c))

@@ -33,6 +33,7 @@ type residentDriver struct {
 	starting sync.Mutex
 	quiet    bool          // protected by starting: no kernel may be launched
 	turn     chan struct{} // of who has the device without kernels: it holds one value then
+	stuck    atomic.Bool   // the kernel did not end for the last who wanted that
 
 	resets sync.Mutex // protects setup
 	setup  gpu.Stream // for lanefs_reset
@@ -42,6 +43,9 @@ type residentDriver struct {
 type blocks struct{ lanes, n int64 }
 
 const (
+	// stuckWait is for who wants the device without kernels after one has not ended within launchTimeout: who closes a mount wants it for each piece of memory.
+	stuckWait = 10 * time.Millisecond
+
 	residentIdle  = 2 * time.Millisecond
 	residentLimit = 250 * time.Millisecond
 	// checkEvery is how many kicks pass before the clock is read, checkInterval the time between two checks that the kernel still
@@ -361,7 +365,12 @@ func (d *residentDriver) withoutKernels(controls []*kernels.Control, f func() er
 	for _, c := range controls {
 		order(c, kernels.CommandPark, kernels.CommandRun)
 	}
-	err := d.wait(launchTimeout)
+	limit := launchTimeout
+	if d.stuck.Load() {
+		limit = stuckWait
+	}
+	err := d.wait(limit)
+	d.stuck.Store(err != nil)
 	for _, c := range controls {
 		order(c, kernels.CommandRun, kernels.CommandPark)
 	}
