@@ -91,7 +91,7 @@ var lanes = []Option{
 		want: wantLanes,
 		More: "If the controller has fewer queue pairs, or the GPU holds fewer kernels, there are fewer lanes; the log says so. gpu:16+cpu:2 has two lanes on the CPU and sixteen on the GPU. " +
 			"The CPU's lanes take requests while the GPU answers late because another program uses it, and small requests for ten seconds more; requests to or from a program's " +
-			"host memory; and, with an image, requests in pieces of less than 256 KiB, and those to or from device memory. " +
+			"host memory; and, with an image or block device, requests in pieces of less than 256 KiB, and those to or from device memory; without lanes= all of its requests. " +
 			"Without a GPU all lanes are on the CPU anyway, and cpu:M adds none. lanefs stat counts how often each was chosen and why.",
 		set: func(c *Config, v value) (err error) { c.Lanes, c.CPULanes, err = parseLanes(v.text); return err }},
 	{Name: "depth", Kind: Number, Low: 1, High: maxInFlight, Default: "127", Layer: Lanes, Help: "commands in flight on each queue pair",
