@@ -182,9 +182,10 @@ func (e *Engine) free() error {
 		known := e.c.RuntimeFailed() && e.c.Err() == nil
 		if err := e.drv.finish(); err != nil {
 			// Memory under a kernel that still runs cannot be given back.
-			err = fmt.Errorf("nvme: engine: %w; its memory is left allocated", err)
 			if known { // and said
 				err = nil
+			} else {
+				err = fmt.Errorf("nvme: engine: %w; its memory is left allocated", err)
 			}
 			e.lastStats = e.readStats()
 			e.c.FailRuntime()

@@ -40,7 +40,7 @@ func (e *Engine) LoneMost() int64 { return e.c.LoneMost() }
 // sends it by Do. It has no deadline, as nothing has that the caller's thread does in a system call.
 func (e *Engine) Lone(cmd controller.LoneCommand) bool {
 	if e.cpu != nil {
-		if cmd.Bytes >= longCommand && !e.hostOnCPU(cmd.Data) || !e.cpu.Lone(cmd) {
+		if cmd.Bytes >= longCommand && (!e.cfg.HostOnCPU || e.c.DeviceAt(cmd.Data) != "") || !e.cpu.Lone(cmd) {
 			return false
 		}
 		e.router.softwares.Add(1)

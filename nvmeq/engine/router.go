@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/nvmeq/controller"
-	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
 // Which lanes carry out a batch, where there are lanes on a GPU and on the CPU. Contexts of several processes take turns on an NVIDIA
@@ -152,16 +151,16 @@ func (e *Engine) toLent(cmds []Command) bool {
 // copied says whether a software controller's threads carry out each command of a batch sooner than by way of the GPU's lanes: it is short, or copy engines move its
 // data, or a CPU does, and the lanes on the GPU are not for that (Config.HostOnCPU).
 func (e *Engine) copied(cmds []Command) bool {
+	if e.cfg.HostOnCPU {
+		return true
+	}
 	for i := range cmds {
-		if at := cmds[i].Data; cmds[i].Len >= longCommand && e.c.DeviceAt(at) == "" && !e.hostOnCPU(at) {
+		if cmds[i].Len >= longCommand && e.c.DeviceAt(cmds[i].Data) == "" {
 			return false
 		}
 	}
 	return true
 }
-
-// hostOnCPU says whether data is in host memory, of which the CPU's lanes have all.
-func (e *Engine) hostOnCPU(at nvme.IOVA) bool { return e.cfg.HostOnCPU && e.c.DeviceAt(at) == "" }
 
 // gpuIsLate follows a heartbeat that did not come.
 func (e *Engine) gpuIsLate() {
