@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
@@ -18,9 +17,7 @@ import (
 // beside is an engine with lanes on a GPU and the CPU, neither of which is late, over an image or block device.
 func beside(t *testing.T, image string, ec engine.Config) *failing {
 	t.Helper()
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	rt := openHost(t)
 	ec.Lanes, ec.CPULanes, ec.CPU, ec.HangTimeout, ec.LateAfter = 2, 2, rt, time.Minute, time.Minute
 	f := newFailingImage(t, image, false, false, softctl.Options{Queues: 16}, ec, func(t controller.Transport) controller.Transport { return t })
 	f.Soft.SetInjector(nil) // else no command is a lone one

@@ -24,9 +24,7 @@ import (
 // newBoth is a failing rig with lanes of both kinds.
 func newBoth(t *testing.T, spare bool, hang time.Duration, so softctl.Options, lanes, cpu int) *failing {
 	t.Helper()
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
+	rt := openHost(t)
 	ec := engine.Config{Lanes: lanes, CPULanes: cpu, CPU: rt, HangTimeout: hang, LateAfter: 20 * time.Millisecond}
 	return newFailing(t, spare, false, so, ec)
 }
@@ -215,9 +213,7 @@ func TestEdgesGoAlong(t *testing.T) {
 
 // A drive's commands go to the GPU's lanes while these answer, however short they are.
 func TestShortOfADrive(t *testing.T) {
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	rt := openHost(t)
 	f := newFailingOn(t, false, false, softctl.Options{Queues: 8}, engine.Config{Lanes: 2, CPULanes: 1, CPU: rt, HangTimeout: time.Minute, LateAfter: time.Minute},
 		func(t controller.Transport) controller.Transport { return onItsOwn{t, t.(*reach).Controller} })
 	require.False(t, f.Controller.Simulated())
@@ -261,9 +257,7 @@ func (unloadable) Load([]byte) (gpu.Module, error) { return nil, errors.New("no 
 // Where lanes on the CPU cannot be made there is no engine, and nothing is left of it.
 func TestCPULanesFail(t *testing.T) {
 	f := newFailing(t, false, false, softctl.Options{Queues: 8}, engine.Config{Lanes: 1})
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
+	rt := openHost(t)
 	free := f.Controller.AllocQIDs(100)
 	f.Controller.FreeQIDs(free)
 	for want, cpu := range map[string]gpu.Runtime{"need a runtime that runs them": nil, "no kernels here": unloadable{rt}} {

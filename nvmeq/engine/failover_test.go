@@ -372,9 +372,7 @@ func TestFailoverQueuePairs(t *testing.T) {
 			if hangs {
 				queues += 2 * lanes
 			}
-			cpu, err := host.Open(host.Options{})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, cpu.Close(), "the runtime finds leaks") })
+			cpu := openHost(t)
 			peer, err := detached.New(true)
 			require.NoError(t, err)
 			t.Cleanup(peer.Resume)

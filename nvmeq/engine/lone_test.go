@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/internal/fill"
@@ -140,9 +139,7 @@ func TestLoneHandsOver(t *testing.T) {
 // Beside a GPU the lanes on the CPU carry out lone commands that are short. After a failover all go by Do, which refuses what gpu_error=ro refuses.
 func TestLoneBesideGPU(t *testing.T) {
 	dev, _ := testrig.NewLoop(t)
-	rt, err := host.Open(host.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close(), "the runtime finds leaks") })
+	rt := openHost(t)
 	f := newFailingImage(t, dev, true, true, softctl.Options{Queues: 16}, engine.Config{Lanes: 2, CPULanes: 2, CPU: rt, HangTimeout: 100 * time.Millisecond},
 		func(t controller.Transport) controller.Transport { return t })
 	c := f.Chunk(t, 1<<20)

@@ -176,9 +176,7 @@ func TestSilencePeer(t *testing.T) {
 		dev := openDetached(t)
 		devs[i] = &registrar{Runtime: dev}
 	}
-	cpu, err := host.Open(host.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, cpu.Close(), "the runtime finds leaks") })
+	cpu := openHost(t)
 	soft := openServed(t, devs[0], softctl.Options{})
 	l := &leaver{Controller: soft}
 	c, err := controller.Open(controller.Config{Runtime: devs[0], Transport: l, Timeout: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
