@@ -78,13 +78,10 @@ func removeEach(mnt string) (float64, error) {
 func many() []row {
 	n := runtime.NumCPU()
 	jobs := fmt.Sprintf("--numjobs=%d", n)
-	random := func(rw string) func(*system) (done, error) {
-		return fio("--filename=seq", "--bs=4k", "--size=512M", "--time_based", "--runtime=1500ms", "--direct=1", jobs, "--rw="+rw)
-	}
 	files := float64(n * eachFiles)
 	rows := []row{
-		{name: "random read 4 KiB, O_DIRECT", unit: "IOPS", seconds: 2, filled: true, measure: random("randread")},
-		{name: "random write 4 KiB, O_DIRECT", unit: "IOPS", seconds: 2, filled: true, measure: random("randwrite")},
+		{name: "random read 4 KiB, O_DIRECT", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randread", jobs)},
+		{name: "random write 4 KiB, O_DIRECT", unit: "IOPS", seconds: 2, filled: true, measure: random("--rw=randwrite", jobs)},
 		{name: "sequential write 1 MiB, a file each", unit: "MB/s", seconds: 2, measure: fio("--filename_format=each.$jobnum", "--rw=write", "--bs=1M", "--size=64M", "--end_fsync=1", jobs)},
 		{name: "sequential read 1 MiB, a file each", unit: "MB/s", seconds: 2, measure: fio("--filename_format=each.$jobnum", "--rw=read", "--bs=1M", "--size=64M", jobs)},
 		{name: "append 4 KiB and fsync", unit: "a second", seconds: 1, measure: of(appends, appendSync(n))},

@@ -60,12 +60,13 @@ func of(ops float64, measure func(mnt string) (float64, error)) func(*system) (d
 	}
 }
 
+// random draws blocks of 4 KiB of the file of the sequential rows, round the page cache.
+func random(args ...string) func(*system) (done, error) {
+	return fio(append([]string{"--filename=seq", "--bs=4k", "--size=512M", "--time_based", "--runtime=1500ms", "--direct=1"}, args...)...)
+}
+
 // rows are the table's lines, in the order in which they run on one volume.
 func (b *bench) rows() []row {
-	const short = "--runtime=1500ms" // of rows that draw blocks at random
-	random := func(args ...string) func(*system) (done, error) {
-		return fio(append([]string{"--filename=seq", "--bs=4k", "--size=512M", "--time_based", short, "--direct=1"}, args...)...)
-	}
 	sequential := func(args ...string) func(*system) (done, error) {
 		return fio(append([]string{"--filename=seq", "--bs=1M", "--size=512M"}, args...)...)
 	}
