@@ -33,8 +33,11 @@ func resolveDevice(device string) (string, error) {
 	if st.IsDir() {
 		return "", fmt.Errorf("device %q is a directory; %s", device, wantDevice)
 	}
-	if !st.Mode().IsRegular() && st.Mode()&os.ModeType != os.ModeDevice {
+	if !st.Mode().IsRegular() && !isBlock(st) {
 		return "", fmt.Errorf("device %q is neither an image file nor a block device; %s", device, wantDevice)
 	}
 	return abs, nil
 }
+
+// isBlock says whether that is a block device.
+func isBlock(st os.FileInfo) bool { return st.Mode()&os.ModeType == os.ModeDevice }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 )
 
@@ -33,9 +32,4 @@ func mayWrite(name, begins string) error {
 		return fmt.Errorf("%q is there, and begins with something else than %q: name another file, or remove it", name, begins)
 	}
 	return nil
-}
-
-// isBlock says whether that is a block device.
-func isBlock(st fs.FileInfo) bool {
-	return st.Mode()&(fs.ModeDevice|fs.ModeCharDevice) == fs.ModeDevice
 }

@@ -61,7 +61,7 @@ func splitDevice(arg string) (where, error) {
 	if pciAddress.MatchString(w.Device) {
 		return w, nil
 	}
-	if st, err := os.Stat(w.Device); w.Part > 0 && (err != nil || !st.Mode().IsRegular() && st.Mode()&os.ModeType != os.ModeDevice) {
+	if st, err := os.Stat(w.Device); w.Part > 0 && (err != nil || !st.Mode().IsRegular() && !isBlock(st)) {
 		return where{Device: arg}, nil // what there is not is said of the whole name
 	}
 	return w, nil
