@@ -244,6 +244,13 @@ func (p *place) eventually(what string, f func() bool) {
 	require.Fail(p.t, "gave up waiting", what)
 }
 
+// kill kills a daemon, and returns when it has ended.
+func (p *place) kill(pid int) {
+	p.t.Helper()
+	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
+	p.eventually("the daemon's end", func() bool { return gone(pid) })
+}
+
 // gone says whether a process has ended, all of its threads: a killed one's first thread may be a zombie while another
 // still holds what it had open.
 func gone(pid int) bool {

@@ -32,8 +32,7 @@ func TestKilledDaemon(t *testing.T) {
 	kill := func() {
 		r, err := p.stat(mnt)
 		require.NoError(t, err)
-		require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
-		p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+		p.kill(r.PID)
 		require.True(t, fs.Dead(mnt))
 	}
 	p.ok("mount", img, mnt)
@@ -566,8 +565,7 @@ func unprivileged(t *testing.T, p *place) {
 	p.ok("mount", img, mnt)
 	r, err = p.stat(mnt)
 	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
-	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+	p.kill(r.PID)
 	_, errs, err := p.run("umount", mnt)
 	require.NoError(t, err, errs)
 	p.ok("mount", img, mnt) // replays the journal

@@ -181,8 +181,7 @@ func TestFullBackingStore(t *testing.T) {
 				if killed {
 					r, err = p.stat(mnt)
 					require.NoError(t, err)
-					require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
-					p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+					p.kill(r.PID)
 					_, errs, err := p.run("umount", mnt)
 					require.NoError(t, err, errs)
 					s.empty()
@@ -290,8 +289,7 @@ func TestMountOfFullStore(t *testing.T) {
 			r, err := p.stat(mnt)
 			require.NoError(t, err)
 			s.fill()
-			require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
-			p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+			p.kill(r.PID)
 			_, errs, err := p.run("umount", mnt)
 			require.NoError(t, err, errs)
 

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,8 +78,7 @@ if grep -q " $1 " /proc/mounts; then umount -n -i -l "$1"; fi # -n: umount(8) le
 
 	r, err := p.stat(mnt)
 	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(r.PID, syscall.SIGKILL))
-	p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+	p.kill(r.PID)
 	elsewhere()
 	require.False(t, entry(), "of a mount whose daemon was killed")
 	_, errs, err := p.run("umount", mnt)
