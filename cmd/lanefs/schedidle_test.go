@@ -13,6 +13,14 @@ import (
 	"github.com/lanefs/lanefs/fs/uring/uringtest"
 )
 
+// wayOf is the mount option by which the kernel's requests come by io_uring, or by /dev/fuse.
+func wayOf(rings bool) string {
+	if rings {
+		return "io_uring=on"
+	}
+	return "io_uring=off"
+}
+
 // needSchedIdle skips the test where the daemon may not use SCHED_IDLE.
 func (p *place) needSchedIdle(mnt string) {
 	p.t.Helper()
@@ -68,18 +76,48 @@ func (r *smallReads) untilSchedIdle(mnt string) {
 	})
 }
 
+// TestSchedIdle: threads that answer a program get SCHED_IDLE while they are busy, stat counts it, and sched_idle=off has none of it.
+func TestSchedIdle(t *testing.T) {
+	uringtest.Both(t, func(t *testing.T, rings bool) {
+		testSchedIdle(t, wayOf(rings))
+	})
+}
+
+func testSchedIdle(t *testing.T, way string) {
+	p := newPlace(t)
+	image, mnt := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", "-o", way, image, mnt)
+	p.needSchedIdle(mnt)
+	file := filepath.Join(mnt, "file")
+	require.NoError(t, os.WriteFile(file, make([]byte, 1<<20), 0o644))
+	r := p.smallReads(file)
+	defer r.close()
+	r.untilSchedIdle(mnt)
+	r.close()
+	stat := func() fuseReport {
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		return r.FUSE
+	}
+	require.Regexp(t, `requests    by .*; \d+ threads with SCHED_IDLE, [1-9]\d* times so far, of which busy CPUs ended \d+\n`, p.ok("stat", mnt))
+	p.eventually("none has it without requests", func() bool { return stat().SchedIdle.Now == 0 })
+	p.ok("umount", mnt)
+
+	p.ok("mount", "-o", way+",sched_idle=off", image, mnt)
+	require.Nil(t, stat().SchedIdle)
+	require.NotContains(t, p.ok("stat", mnt), "SCHED_IDLE")
+	p.ok("umount", mnt)
+	fsck(t, image)
+}
+
 // TestSchedIdleBesideGPU: a mount with lanes on a GPU has SCHED_IDLE, too, but no thread that has it makes a call of the GPU's runtime, which may have threads begin.
 func TestSchedIdleBesideGPU(t *testing.T) {
 	require.Equal(t, reflect.ValueOf(schedidle.LeaveHere).Pointer(), reflect.ValueOf((&mountConfig{}).engine().BeforeThreads).Pointer())
 	uringtest.Both(t, func(t *testing.T, rings bool) {
-		way := "io_uring=off"
-		if rings {
-			way = "io_uring=on"
-		}
 		calls := filepath.Join(t.TempDir(), "calls")
 		p := newHIPPlace(t, "", "LANEFS_SHIM_IDLE="+calls)
 		image, mnt := p.image("image", 64), p.mkdir("mnt")
-		p.ok("mount", "--gpu", "hip", "-o", "lanes=gpu:2+cpu:2,vram=16M,"+way, image, mnt)
+		p.ok("mount", "--gpu", "hip", "-o", "lanes=gpu:2+cpu:2,vram=16M,"+wayOf(rings), image, mnt)
 		p.needSchedIdle(mnt)
 		file, long := filepath.Join(mnt, "file"), make([]byte, 4<<20)
 		require.NoError(t, os.WriteFile(file, long[:1<<20], 0o644))
