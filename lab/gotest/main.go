@@ -109,7 +109,7 @@ func run() error {
 	}
 	start := func(j part) error {
 		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", "1", "-timeout", timeout.String()}, j.flags, j.packages)
-		return test(command(args, []string{"CGO_ENABLED=" + j.cgo, "LANEFS_SEED=" + seed, withRings(j.rings), withoutSleep(os.Getenv("GORACE"))}), r, j.name)
+		return test(command(args, []string{"CGO_ENABLED=" + j.cgo, "LANEFS_SEED=" + seed, withRings(j.rings), withoutSleep(os.Getenv("GORACE"))}), r, j)
 	}
 	stop := make(chan struct{})
 	defer close(stop)
@@ -121,8 +121,8 @@ func run() error {
 	return r.end()
 }
 
-// test runs go test -json, and reports what it prints. A test that fails is no error here.
-func test(cmd *exec.Cmd, r *report, part string) error {
+// test runs go test -json, and reports what it prints and the CPU time that it took. A test that fails is no error here.
+func test(cmd *exec.Cmd, r *report, j part) error {
 	pr, pw := io.Pipe()
 	cmd.Stdout, cmd.Stderr = pw, os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -134,10 +134,12 @@ func test(cmd *exec.Cmd, r *report, part string) error {
 		pw.Close()
 		waited <- err
 	}()
-	if err := r.read(pr, part); err != nil {
+	if err := r.read(pr, j.name); err != nil {
 		return err
 	}
-	if err := <-waited; err != nil && !r.failed() {
+	err := <-waited
+	r.spent(j.packages, j.name, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	if err != nil && !r.failed() {
 		return fmt.Errorf("go test: %w, and no test has failed", err)
 	}
 	return nil

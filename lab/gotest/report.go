@@ -40,6 +40,7 @@ type report struct {
 	failures []string            // tests that failed
 	passed   int
 	slow     []slow // whole tests, without their parts, of a second and more
+	cost     []slow // CPU time of jobs
 }
 
 // slow is how long a test took.
@@ -48,7 +49,7 @@ type slow struct {
 	seconds float64
 }
 
-// slowest is how many of the slowest tests the report names.
+// slowest is how many of the slowest tests, and of the jobs that took most CPU time, the report names.
 const slowest = 10
 
 // key is one test; with an empty name, a package's own output. A package may run in several parts at the same time.
@@ -213,6 +214,17 @@ func (r *report) print(s string) {
 	r.printed = time.Now()
 }
 
+// spent notes the CPU time of a job: of the go command, its tests, and whatever process they waited for.
+func (r *report) spent(packages []string, part string, cpu time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	name := packages[0]
+	if more := len(packages) - 1; more > 0 {
+		name = fmt.Sprintf("%s and %d more", name, more)
+	}
+	r.cost = append(r.cost, slow{key{part: part, pkg: name}, cpu.Seconds()})
+}
+
 func (r *report) failed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,6 +246,18 @@ func (r *report) end() error {
 	}
 	if len(r.slow) > 0 {
 		s.WriteString("\n")
+	}
+	all := 0.0
+	slices.SortStableFunc(r.cost, func(a, b slow) int { return cmp.Compare(b.seconds, a.seconds) })
+	for i, job := range r.cost {
+		all += job.seconds
+		if i < slowest {
+			fmt.Fprintf(&s, "%s %s %.0f s", map[bool]string{true: "most CPU time:", false: ","}[i == 0], job.in(), job.seconds)
+		}
+		fmt.Fprintf(r.log, "%6.1f s of CPU %s\n", job.seconds, job.in())
+	}
+	if len(r.cost) > 0 {
+		fmt.Fprintf(&s, "; together %.0f s\n", all)
 	}
 	for i, why := range slices.Sorted(maps.Keys(r.skipped)) {
 		if i == 0 {

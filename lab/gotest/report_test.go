@@ -110,3 +110,14 @@ func TestParts(t *testing.T) {
 	require.Contains(t, out.String(), "m/a (one) TestX\n")
 	require.NotContains(t, out.String(), "m/a (two) TestX\n")
 }
+
+func TestReportSpent(t *testing.T) {
+	var o, l bytes.Buffer
+	r := newReport(&o, &l)
+	require.NoError(t, r.read(strings.NewReader(events), ""))
+	r.spent([]string{"m/a", "m/none"}, "", 2*time.Second)
+	r.spent([]string{"m/b"}, "(race detector)", 3*time.Second)
+	require.NoError(t, r.end())
+	require.Contains(t, o.String(), "most CPU time: m/b (race detector) 3 s, m/a and 1 more 2 s; together 5 s\n")
+	require.Contains(t, l.String(), "   2.0 s of CPU m/a and 1 more\n")
+}
