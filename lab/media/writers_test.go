@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,8 @@ type writer struct {
 
 	round    int
 	versions [16]struct{ acked, tried uint32 } // of overwritten blocks
-	length   int64                             // acknowledged, of an appended file
+	length   int64                             // acknowledged, of an appended file, but for what is lost
+	lost     []int64                           // where records begin for which fsync failed: the next one does not answer for them
 	names    map[string]bool                   // true: acknowledged to be there; false: not to be
 	files    map[string]int                    // acknowledged: seed of the contents
 }
@@ -208,6 +210,7 @@ func stepAppend(w *writer, dir string, _ *rand.Rand) error {
 		return err
 	}
 	if err := w.sync(f, w.round%2 == 0); err != nil {
+		w.lost = append(w.lost, off)
 		return err
 	}
 	w.length = off + record
@@ -219,9 +222,14 @@ func checkAppend(w *writer, dir string) error {
 	if err != nil {
 		return err
 	}
-	n := min(w.length, int64(len(b)))
-	if n < w.length || !bytes.Equal(b[:n], contents(7, int(n+7)&^7)[:n]) {
-		return fmt.Errorf("of %d bytes that were acknowledged %d are there, or they are others", w.length, n)
+	want := contents(7, int(w.length+7)&^7)[:w.length]
+	if len(b) < len(want) {
+		return fmt.Errorf("of %d bytes that were acknowledged %d are there", len(want), len(b))
+	}
+	for i := range want {
+		if b[i] != want[i] && !slices.ContainsFunc(w.lost, func(at int64) bool { return int64(i) >= at && int64(i) < at+record }) {
+			return fmt.Errorf("of %d bytes that were acknowledged that at %d is another; fsync failed for the records at %d", len(want), i, w.lost)
+		}
 	}
 	return nil
 }
