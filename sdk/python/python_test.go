@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
@@ -310,12 +312,25 @@ func TestEnd(t *testing.T) {
 }
 
 // TestInterrupt: Ctrl-C ends a wait for a device that does not answer, and the handler of another signal is run meanwhile. So does the cancellation of an await.
+// A signal that another thread gets interrupts no system call of the main one, as one that comes just before the call does not.
 func TestInterrupt(t *testing.T) {
 	if !library(t) {
 		t.Skip("needs cc: make deps installs it")
 	}
 	m := sharetest.New(t, 64*mib, 32*mib)
+	for _, thread := range []bool{false, true} {
+		t.Run(fmt.Sprintf("thread=%v", thread), func(t *testing.T) { interrupt(t, m, thread) })
+	}
+}
+
+// interrupt has each case of interrupt.py interrupted: by signals to the program, or to a thread of it that does nothing.
+func interrupt(t *testing.T, m *sharetest.Mount, thread bool) {
 	p := sharetest.Start(t, command(t, m, filepath.Join("tests", "interrupt.py")))
+	to, err := strconv.Atoi(p.Says())
+	require.NoError(t, err)
+	if !thread {
+		to = p.Process.Pid
+	}
 	for name := p.Says(); name != "ok"; name = p.Says() {
 		op := blockdev.OpRead
 		if strings.HasSuffix(name, "write") {
@@ -324,14 +339,14 @@ func TestInterrupt(t *testing.T) {
 		await, release := m.HoldFirst(op)
 		p.GoOn()
 		await(name)
-		if name == "dropped" || name == "released" {
+		if slices.Contains([]string{"behind", "dropped", "released", "polled", "mapped_behind"}, name) {
 			p.GoOn()
 			require.Equal(t, "waits", p.Says())
 		}
-		require.NoError(t, p.Process.Signal(os.Interrupt))
+		require.NoError(t, unix.Tgkill(p.Process.Pid, to, unix.SIGINT))
 		if name == "again" {
 			require.Equal(t, "handled", p.Says())
-			require.NoError(t, p.Process.Signal(os.Interrupt))
+			require.NoError(t, unix.Tgkill(p.Process.Pid, to, unix.SIGINT))
 		}
 		require.Equal(t, "interrupted", p.Says(), name)
 		release()

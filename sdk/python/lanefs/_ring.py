@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import Future
 
+from . import _wait
 from . import _wire as w
 from ._session import GONE_TEXT, LOST_TEXT
 
@@ -49,10 +50,11 @@ class _Waiting:
         self.lock.release()
 
     def result(self):
-        with self.lock:
-            if self.error is not None:
-                raise self.error
-            return self.value
+        while not self.lock.acquire(timeout=_wait.SLICE):
+            pass
+        if self.error is not None:
+            raise self.error
+        return self.value
 
 
 class Ring:
@@ -285,7 +287,7 @@ class Ring:
         while todo:
             with self._lock:
                 while not self._free and not self._ended and not reaps:
-                    self._room.wait()
+                    self._room.wait(_wait.SLICE)
                 if self._ended:
                     raise self._ended
                 now, todo = todo[:len(self._free)], todo[len(self._free):]
@@ -361,7 +363,7 @@ class Ring:
             As `read`, and those of the request.
         """
         waiting = self._poll_for(op, file, buffer, offset, start, length) if self._pid == os.getpid() else None
-        return (waiting or self._start(op, file, buffer, offset, start, length)).result()
+        return waiting.result() if waiting else _wait.result(self._start(op, file, buffer, offset, start, length))
 
     def _poll_for(self, op, file, buffer, offset, start, length):
         """Submits a request and takes completions until it has ended, or for _SPIN_NS. None: another thread takes completions, or the ring is full or has ended."""

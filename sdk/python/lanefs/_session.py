@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 
+from . import _wait
 from . import _wire as w
 
 
@@ -217,8 +218,9 @@ class Session:
         self._held, self._identity = [self._socket], _identity(self._socket.fileno())
         self._end = weakref.finalize(self, _end, self._held, self._identity)
         self._end.atexit = False
+        _wait.slices(self._socket)
         try:
-            self._socket.connect(path)
+            _wait.again(self._socket.connect, path)
         except OSError as e:
             self.close()
             if e.errno == errno.ECONNREFUSED:  # nobody listens any more
@@ -278,6 +280,7 @@ class Session:
             raise OSError("the session is that of the process that forked this one: open the file again")
         if self._mutex._is_owned():
             raise OSError(errno.EDEADLK, "called in the middle of such a call of the same thread, by the handler of a signal")
+        _wait.free(self._mutex)
         try:
             with self._mutex:
                 return self._call(kind, request, reply, rights, pass_fds)
@@ -320,13 +323,13 @@ class Session:
         """Sends a message, and returns the bytes of the reply."""
         try:
             try:
-                socket.send_fds(self._socket, [message], list(pass_fds))
+                _wait.again(socket.send_fds, self._socket, [message], list(pass_fds))
             except BrokenPipeError:
                 if kind != w.HELLO:  # a daemon that refuses a Hello unread closes the socket; its reply has the reason
                     raise
-            data = self._receive(answer)
+            data = _wait.again(self._receive, answer)
             while self._late(data, answer, tag):
-                data = self._receive(answer)
+                data = _wait.again(self._receive, answer)
         except ConnectionError as e:
             raise ConnectionError(e.errno, GONE_TEXT) from None
         self._awaited.discard(tag)
@@ -481,7 +484,7 @@ class Session:
         p = select.poll()
         p.register(self.fileno(), 0)  # the end of the daemon makes all of them stale
         p.register(self._event, select.POLLIN)
-        ready = p.poll(None if timeout is None else max(0, timeout * 1000))
+        ready = _wait.ready(p, timeout)
         self._check()
         w.drain(self._event)
         return bool(ready)

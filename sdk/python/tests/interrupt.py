@@ -1,7 +1,7 @@
 """Run by the Go test beside this, which holds back the mount's device: a wait for it ends with the exception of a signal's handler, at once, and what was under way then does no harm.
 
 Of each case it prints the name, and waits for a line; the test then holds the device back, has the case go on by another line, sends SIGINT when the device has a request, reads
-"interrupted", and lets the device go on.
+"interrupted", and lets the device go on. Where the program says "waits" there is another line and the signal comes after that word. The first line of all is the number of a thread that does nothing.
 """
 
 import asyncio
@@ -38,11 +38,37 @@ def write():
 
 def behind():
     """The stage is a thread's whose batch waits for the device."""
-    thread = threading.Thread(target=f.read_into, args=(bytearray(N),))
+    after(lambda: f.read_into(bytearray(N)))
+    read()
+
+
+def mapped_behind():
+    """The connection is a thread's whose call waits for the device."""
+    after(lambda: g.map().close())
+    h.map()
+
+
+def polled():
+    """The caller waits for its own request, and polls no more."""
+    threads.append(threading.Thread(target=lambda: (sys.stdin.readline(), print("waits", flush=True))))
+    threads[-1].start()
+    f.read_into(lanefs.Buffer(f, N))
+
+
+def full():
+    """There is no room in the ring."""
+    ring, b = lanefs.Ring(f, 1), lanefs.Buffer(f, N)
+    for _ in range(2):
+        ring.read(f, b)
+
+
+def after(call):
+    """Has a thread begin a call for which the device has a request when this returns."""
+    thread = threading.Thread(target=call)
     thread.start()
     threads.append(thread)
-    f.session.wait(0.2)  # likely enough behind it; else before it
-    read()
+    sys.stdin.readline()
+    print("waits", flush=True)
 
 
 def again():
@@ -129,7 +155,10 @@ def cancelled_queued():
 
 signal.alarm(100)  # nothing hangs
 threads = []
-for case in (read, write, read, behind, again, cancelled_read, cancelled_write, cancelled_queued, dropped, released, mapped):
+idle = threading.Thread(target=threading.Event().wait, daemon=True)
+idle.start()
+print(idle.native_id, flush=True)
+for case in (read, write, read, behind, again, cancelled_read, cancelled_write, cancelled_queued, dropped, released, polled, full, mapped_behind, mapped):
     print(case.__name__, flush=True)
     sys.stdin.readline()
     try:

@@ -11,6 +11,7 @@ import math
 import os
 import resource
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -361,6 +362,15 @@ class Map(unittest.TestCase):
                     self.assertIsNone(session.moved()["unreached"])
                     self.assertGreaterEqual(len(set(released)), 5)  # what other tests have left may go now, too
             self.assertLessEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_default_timeout(self):  # of the program's sockets: a call waits as long as the daemon takes, and what must not wait does not
+        p = write("default timeout", b"data" * 1000)
+        self.addCleanup(socket.setdefaulttimeout, socket.getdefaulttimeout())
+        for seconds in 0, 60:
+            socket.setdefaulttimeout(seconds)
+            with unittest.mock.patch.object(lanefs.Session, "_all", {}), lanefs.open(p) as f:
+                self.assertIsNone(f.session._socket.gettimeout())
+                f.map().close()
 
     def test_other_process(self):
         data = os.urandom(3 * 2**20)
