@@ -60,7 +60,7 @@ def _end(held, identity):
 def _socket_of(fd, name):
     """The path of the daemon's socket, for a descriptor of a file of its mount."""
     try:
-        return os.getxattr(fd, w.ATTRIBUTE)
+        return w.socket_path(fd)
     except OSError as e:
         if e.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED):  # by how far the call had come. There is no fallback for that
             raise ConnectionError(errno.ECONNRESET, GONE_TEXT) from None

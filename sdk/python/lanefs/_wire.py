@@ -4,6 +4,7 @@ import ctypes
 import errno
 import mmap
 import os
+import platform
 import struct
 import weakref
 
@@ -67,6 +68,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype, _libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _FAILED = ctypes.c_void_p(-1).value
+_FGETXATTR = {"x86_64": 193, "aarch64": 10}.get(platform.machine()) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
+
+
+def socket_path(fd):
+    """The path of the daemon's socket, for a descriptor of a file of its mount. The kernel is asked, not libc: fakeroot and its like put a function in front of libc's that knows nothing of this
+    attribute."""
+    if _FGETXATTR is None:
+        return os.getxattr(fd, ATTRIBUTE)
+    path = ctypes.create_string_buffer(4096)
+    while True:
+        n = _libc.syscall(ctypes.c_long(_FGETXATTR), ctypes.c_int(fd), ATTRIBUTE.encode(), path, ctypes.c_size_t(len(path)))
+        if n >= 0:
+            return path.raw[:n]
+        if ctypes.get_errno() != errno.EINTR:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def memfd(name, fds):

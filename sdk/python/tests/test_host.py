@@ -9,6 +9,7 @@ import json
 import linecache
 import math
 import os
+import platform
 import resource
 import signal
 import socket
@@ -235,6 +236,22 @@ class Map(unittest.TestCase):
                 self.assertEqual([x.result() for x in f.ring.write_batch(f, b, [(4, 0, 1), (5, 9, 1)])], [1, 1])
         with open(p, "rb") as f:
             self.assertEqual(f.read(), b"y23409")
+
+    @unittest.skipUnless(HAS_LIBRARY and platform.machine() in ("x86_64", "aarch64"), "needs cc: make deps installs it")
+    def test_fakeroot(self):  # and its like have functions before libc's, which know nothing of the attribute
+        p, fake = write("below fakeroot", b"data"), os.path.join(OUTSIDE, "fake.so")
+        subprocess.run(["cc", "-x", "c", "-shared", "-fPIC", "-o", fake, "-"], check=True, input=b"""
+            #include <errno.h>
+            #include <sys/types.h>
+            ssize_t fgetxattr(int fd, const char *name, void *value, size_t size) { errno = ENODATA; return -1; }""")
+        says = subprocess.run([sys.executable, "-c", f"""if 1:
+            import lanefs, os
+            f = lanefs.open({p!r})
+            try:
+                os.getxattr(f.fd, "system.lanefs.share")
+            except OSError:
+                print(bytes(f.map().memoryview()))"""], check=True, env={**os.environ, "LD_PRELOAD": fake}, stdout=subprocess.PIPE)
+        self.assertEqual(says.stdout, b"b'data'\n")
 
     def test_not_emptied_in_vain(self):
         p = write("precious", b"data", OUTSIDE)
