@@ -138,6 +138,7 @@ func TestRunStatus(t *testing.T) {
 		{[]string{"sh", "-c", "kill -9 $$"}, 137, "no call"},
 		{[]string{"--", "sh", "-c", "exit $#", "--trace", "a", "b"}, 2, "no call"},
 		{[]string{"no-such-program-at-all"}, 127, "not found"},
+		{[]string{""}, 127, "no command"},
 		{[]string{p.dir}, 126, "permission denied"},
 		{[]string{"sh", "-c", "rm $LANEFS_ROADS"}, 0, "not known"},
 		{nil, 2, "want PROGRAM"},

@@ -90,7 +90,8 @@ func runEnvironment(env []string, dir, roads string, trace bool) []string {
 			preload = append(preload, name)
 		}
 	}
-	set := map[string]string{"LD_PRELOAD": strings.Join(preload, ":"), "LD_LIBRARY_PATH": dir, roadsEnv: roads}
+	// AddressSanitizer's library wants to be the first one that is loaded, because others may have functions of the same names. These have none.
+	set := map[string]string{"LD_PRELOAD": strings.Join(preload, ":"), "LD_LIBRARY_PATH": dir, "ASAN_OPTIONS": "verify_asan_link_order=0", roadsEnv: roads}
 	if trace {
 		set["LANEFS_TRACE"] = "1"
 	}
@@ -98,7 +99,7 @@ func runEnvironment(env []string, dir, roads string, trace bool) []string {
 	for _, e := range env {
 		name, value, _ := strings.Cut(e, "=")
 		if first, ours := set[name]; ours {
-			if value != "" && (name == "LD_PRELOAD" || name == "LD_LIBRARY_PATH") {
+			if value != "" && name != roadsEnv && name != "LANEFS_TRACE" {
 				set[name] = first + ":" + value
 			}
 			continue
@@ -125,16 +126,20 @@ func runProgram(args []string, trace bool) (int, error) {
 		return 0, err
 	}
 	defer r.close()
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = runEnvironment(os.Environ(), dir, r.path, trace)
+	env := runEnvironment(os.Environ(), dir, r.path, trace)
+	cmd := runCommandOf(env, args...)
 	// Before the program starts: a signal that comes meanwhile must not end this process alone.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2)
 	defer signal.Stop(signals)
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	if errors.Is(err, unix.ENOEXEC) { // a script that does not say of what, as to execvp
+		cmd = runCommandOf(env, append([]string{"/bin/sh", cmd.Path}, args[1:]...)...)
+		err = cmd.Start()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lanefs:", oneLine(fmt.Errorf("run: %w", err)))
-		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		if args[0] == "" || errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 			return 127, nil
 		}
 		return 126, nil
@@ -163,6 +168,16 @@ func runProgram(args []string, trace bool) (int, error) {
 		return signalled + int(w.Signal()), nil
 	}
 	return cmd.ProcessState.ExitCode(), nil
+}
+
+// runCommandOf is a program with this one's files, found as execvp finds it.
+func runCommandOf(env []string, args ...string) *exec.Cmd {
+	cmd := exec.Command(args[0], args[1:]...)
+	if errors.Is(cmd.Err, exec.ErrDot) { // PATH has the directory in which we are, and the user's PATH it is
+		cmd.Err = nil
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdin, os.Stdout, os.Stderr, env
+	return cmd
 }
 
 // fromTerminal: the keys of a terminal reach all processes of its foreground group, so the program has their signals already.

@@ -57,6 +57,20 @@ func TestRunKinds(t *testing.T) {
 	out, _ := says(none, moved, append([]string{"sh", "-c", `exec env -i LD_PRELOAD="$LD_PRELOAD" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" LANEFS_ROADS="$LANEFS_ROADS" LANEFS_REAL_CUFILE= LANEFS_CUFILE_SMALL=lanes "$0" "$@"`}, reads...)...)
 	require.Equal(t, "ok\n", out)
 
+	// A script that does not say of what, from a directory of PATH in which we are.
+	script, here := p.path("script"), filepath.Join(p.dir, "bin")
+	require.NoError(t, os.WriteFile(script, []byte(`exec "$@"`), 0o755))
+	says(none, moved, append([]string{script}, reads...)...)
+	require.NoError(t, os.Mkdir(here, 0o755))
+	require.NoError(t, os.Rename(script, filepath.Join(here, "script")))
+	says(append(none, "PATH=:"+os.Getenv("PATH")), moved, append([]string{"env", "-C", here, p.bin, "run", "--", "script"}, reads...)...)
+	// With AddressSanitizer, whose library is not the first.
+	asan := p.compiled("asan", `#include <unistd.h>
+		int main(int argc, char **argv) { return argc > 1 ? execv(argv[1], argv + 1) : 0; }`, "-fsanitize=address")
+	for _, options := range []string{"", "exitcode=3"} {
+		says(append(none, "ASAN_OPTIONS="+options), moved, append([]string{asan}, reads...)...)
+	}
+
 	// What is preloaded already stays so, after LaneFS's.
 	var libs [2]string
 	for i := range libs {
