@@ -4,6 +4,7 @@ import array
 import ctypes
 import errno
 import os
+import struct
 import sys
 import threading
 import warnings
@@ -224,14 +225,18 @@ class File:
         Raises
         ------
         ValueError
-            The file is closed.
+            The file is closed; owner is no user ID.
         NotLaneFS
             The file is not on a LaneFS mount (fallback).
         OSError
             EPERM: another user. EACCES: the file is not open to read. ENOMEM: there is no room. ECONNRESET: the daemon has ended.
         """
-        owner = w.NO_OWNER if owner is None else owner
-        size, _ = self._need().call(w.PIN, w.PIN_REQUEST.pack(int(on), owner), w.PIN_REPLY, pass_fds=[self.fd]).fields
+        session = self._need()
+        try:
+            request = w.PIN_REQUEST.pack(bool(on), w.NO_OWNER if owner is None else owner)
+        except struct.error:
+            raise ValueError(f"{owner!r} is no user ID") from None
+        size, _ = session.call(w.PIN, request, w.PIN_REPLY, pass_fds=[self.fd]).fields
         return size
 
     def _opened(self):
@@ -312,8 +317,8 @@ class File:
         NotLaneFS
             The file is not on a LaneFS mount (fallback), and the memory is not the CPU's.
         OSError
-            EACCES, EIO, or ECONNRESET after the end of the daemon; EFAULT, the memory was freed or ends before the range; the C library is not here; this
-            process forked from that which opened the file.
+            EACCES, EIO, or ECONNRESET after the end of the daemon; EFAULT: NULL, and in a process with a GPU's driver memory that was freed or ends before the range (without one an
+            address of no memory ends the process, as in C); the C library is not here; this process forked from that which opened the file.
         """
         if isinstance(memory, (Buffer, Mapping)):
             return self.ring._carry_out(w.READ, self, memory, offset, start, length)

@@ -78,7 +78,11 @@ class Ring:
 
     def __init__(self, file, entries=256):
         session = self._session = file.session
-        reply = self._reply = session.call(w.RING, w.RING_REQUEST.pack(entries, 0), w.RING_REPLY, rights=3)
+        try:
+            request = w.RING_REQUEST.pack(entries, 0)
+        except struct.error:
+            raise OSError(errno.EINVAL, f"a ring of {entries!r} entries: want a power of two") from None
+        reply = self._reply = session.call(w.RING, request, w.RING_REPLY, rights=3)
         try:
             _, self.entries, self._completions, _, size = reply.fields
             self._memory = w.mapped(reply.fds[0], size, mmap.PROT_READ | mmap.PROT_WRITE)

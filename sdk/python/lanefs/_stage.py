@@ -292,9 +292,11 @@ def pieces(file_offsets, offsets, lengths, size):
 def _stream(stream):
     """The handle of a stream: an integer, PyTorch's, CuPy's, None for the default stream."""
     for name in ("cuda_stream", "ptr"):
-        if hasattr(stream, name):
-            return int(getattr(stream, name))
-    return int(stream or 0)
+        stream = getattr(stream, name, stream)
+    handle = int(stream or 0)
+    if not 0 <= handle <= _UNKNOWN:
+        raise ValueError(f"{stream!r} is no stream")
+    return handle
 
 
 def _current(tensor):

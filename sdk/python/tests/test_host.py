@@ -793,6 +793,15 @@ class BadInput(unittest.TestCase):
             other.close()
 
     @unittest.skipUnless(HAS_LIBRARY, "the C library needs cc: make deps installs it")
+    def test_numbers(self):  # that a message of the protocol has no room for
+        with lanefs.open(write("numbers", b"z" * 4096), "r+") as f:
+            for bad in (-1, 1 << 33, 1.5, "x", None, 3):
+                with self.assertRaises(OSError) as e:
+                    lanefs.Ring(f, bad)
+                self.assertEqual(e.exception.errno, errno.EINVAL)
+            for bad in (-1, 1 << 32, 1.5, "x"):
+                self.assertRaisesRegex(ValueError, "user ID", f.pin, True, bad)
+
     def test_streams_and_ends(self):
         data = os.urandom(5000)
         with lanefs.open(write("ends", data)) as f:
@@ -1142,6 +1151,8 @@ class Any(unittest.TestCase):
         self.assertRaises(ValueError, self.file.read_batch, b, [1, 2], [0], [5])
         self.assertRaises(ValueError, self.file.read_batch, b, [0], ["x"], [5])
         self.assertRaisesRegex(OSError, "stream", self.file.read_into, b, stream=5)
+        for bad in (-1, 1 << 64, 1 << 70, "x", types.SimpleNamespace(cuda_stream=-1)):  # which would be taken for another one
+            self.assertRaises(ValueError, self.file.read_into, b, stream=bad)
         with lanefs.open(self.path) as f:  # to read only
             self.assertRaises(PermissionError, f.write_from, b)
         self.file.close()
