@@ -1,6 +1,7 @@
 """Open files and their mappings."""
 
 import array
+import contextlib
 import ctypes
 import errno
 import os
@@ -83,8 +84,8 @@ class File:
         self.path, self.mode, self.fd = os.fspath(path), mode, None
         self.session = self._handle = self._ring = self._staged = None
         self._fds = Descriptors()
+        self._lock = threading.RLock()  # the handler of a signal may come in the middle. Held while the daemon gets the descriptor, which is closed under it
         self.fd = self._fds.get(os.open, path, _MODES[mode] | os.O_CLOEXEC, 0o666)
-        self._lock = threading.RLock()  # the handler of a signal may come in the middle
         try:
             self.session = Session.of(self.fd, repr(self.path if name is None else name))
         except OSError as e:
@@ -567,10 +568,10 @@ class File:
         staged = self._staged
         if staged is not None:  # without a lock, which another thread may hold while it waits for the daemon
             return staged
-        stage = self.session.stage(self.fd)
+        stage = self.session.stage(self._opened())
         with self._lock:
             if self._staged is None:
-                opened = stage.open(self.fd)
+                opened = stage.open(self._opened())
                 self._staged = opened.stage, opened
             return self._staged
 
@@ -628,12 +629,13 @@ class File:
             self._ring.close()
         if self._handle is not None:
             self._handle.release()
-        self._staged = None  # what is on streams keeps the handle
         sweep()
-        if self.session is not None and self.session._lost:  # the number may be another file's
-            self._fds.forget()
-        self.fd = self._ring = self._handle = None
-        self._fds.close()
+        with self._lock if self.session is None or self.session._pid == os.getpid() else contextlib.nullcontext():  # in a child it may be held for ever
+            self._staged = None  # what is on streams keeps the handle
+            if self.session is not None and self.session._lost:  # the number may be another file's
+                self._fds.forget()
+            self.fd = self._ring = self._handle = None
+            self._fds.close()
         _stage.interrupted()  # while the handle was released
 
     _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules
@@ -718,7 +720,7 @@ class Mapping:
 
     def __init__(self, file, offset, length, flags):
         session = self.session = file._need()
-        reply = session.call(w.MAP, w.MAP_REQUEST.pack(offset, length, flags, 0), w.MAP_REPLY, rights=1, pass_fds=[file.fd])
+        reply = session.call(w.MAP, w.MAP_REQUEST.pack(offset, length, flags, 0), w.MAP_REPLY, rights=1, pass_fds=[file._opened()])
         try:
             self.handle, kind, self.base, self._size, size, self.generation, self.file_size, at = reply.fields
             self.private = bool(flags & w.MAP_PRIVATE)

@@ -1262,6 +1262,25 @@ class Any(unittest.TestCase):
             t.join()
         self.assertEqual(out, [True] * 8)
 
+    def test_closed_meanwhile(self):  # by another thread, as the daemon gets the file: it gets none of another file that has its number
+        for before in True, False:
+            g, b, closing = lanefs.open(self.path), bytearray(1000), threading.Thread(target=lambda: g.close())
+            stage = g.session.stage(g.fd)
+
+            def late(call):
+                def do(*args):
+                    closing.start()
+                    closing.join(None if before else 0.2)
+                    return call(*args)
+                return do
+            with unittest.mock.patch.object(*(g.session, "stage", late(g.session.stage)) if before else (stage, "open", late(stage.open))):
+                if before:
+                    self.assertRaisesRegex(ValueError, "closed", g.read_into, b)
+                else:
+                    self.assertEqual((g.read_into(b), b), (1000, self.data[:1000]))
+            closing.join()
+            self.assertIsNone(g.fd)
+
     def test_fallback(self):
         p = write(self.id(), self.data, OUTSIDE)
         with warnings.catch_warnings():
