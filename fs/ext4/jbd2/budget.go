@@ -56,10 +56,13 @@ func newBudget(dev blockdev.Device, blockSize int, limit int64) (b budget, err e
 	}
 	room := mem.Room(blockdev.ForCache) - b.stage - singles
 	data := pinned - mem.Room(blockdev.ForCache)
+	// A larger pool has more for file data: up to a quarter, of a small one 4 MiB.
+	needs := b.stage + singles + b.least
+	enough := max(needs+data, (4*needs+2)/3)
 	switch {
 	case room < b.least:
 		return b, fmt.Errorf("%d bytes of pinned memory are too few for a volume with blocks of %d: file data has %d of them, the journal needs %d "+
-			"and the metadata cache %d; give pinned=%dM or more", pinned, bs, data, b.stage+singles, b.least, (data+b.stage+singles+b.least)>>20)
+			"and the metadata cache %d; give pinned=%dM or more", pinned, bs, data, b.stage+singles, b.least, (enough+1<<20-1)>>20)
 	case limit > room:
 		return b, fmt.Errorf("cache=%d does not fit into %d bytes of pinned memory: file data has %d of them and the journal %d, which leaves %d "+
 			"for the metadata cache; give a smaller cache= or a larger pinned=", limit, pinned, data, b.stage+singles, room)

@@ -1,6 +1,8 @@
 package jbd2
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +32,13 @@ func TestBudget(t *testing.T) {
 				require.Less(t, mib, int64(12*max(bs/4096, 1)), "%v", err)
 				require.ErrorContains(t, err, "bytes of pinned memory are too few for a volume with blocks of")
 				require.Equal(t, data, d.Room(blockdev.ForJournal), "what was refused has reserved nothing")
+				var enough int64
+				_, said, _ := strings.Cut(err.Error(), "; give pinned=")
+				_, scanErr := fmt.Sscanf(said, "%dM or more", &enough)
+				require.NoError(t, scanErr, "%v", err)
+				c, err = NewCache(pinnedDevice(t, enough<<20), bs, CacheOptions{})
+				require.NoError(t, err, "what the refusal of %d MiB asks for", mib)
+				require.NoError(t, c.Close())
 				continue
 			}
 			b := c.budget
