@@ -1,12 +1,7 @@
 package media
 
 import (
-	"errors"
-	"io/fs"
-	"math"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,65 +27,6 @@ var hugePage = sync.OnceValue(func() int64 {
 	}
 	return size
 })
-
-// MemoryRoom is how many bytes of memory the control groups of this process allow it yet, math.MaxInt64 without a limit, 0 where that is not known.
-func MemoryRoom() int64 { return room("/proc/self/cgroup", "/sys/fs/cgroup") }
-
-// room is how many bytes of memory the cgroups of a process allow it yet. list is its /proc/PID/cgroup; the hierarchies are mounted below root. Huge pages
-// are charged to who asks for them, where the small ones were charged to who wrote the file.
-func room(list, root string) int64 {
-	b, err := os.ReadFile(list)
-	if err != nil {
-		return 0
-	}
-	group, limit, usage := "/", "memory.max", "memory.current"
-	for line := range strings.Lines(string(b)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 {
-			return 0
-		}
-		if slices.Contains(strings.Split(f[1], ","), "memory") { // version 1
-			root, group, limit, usage = filepath.Join(root, "memory"), f[2], "memory.limit_in_bytes", "memory.usage_in_bytes"
-			break
-		}
-		if f[0] == "0" {
-			group = f[2]
-		}
-	}
-	least := int64(math.MaxInt64)
-	for group = filepath.Clean("/" + group); ; group = filepath.Dir(group) {
-		dir := filepath.Join(root, group)
-		most, err := number(filepath.Join(dir, limit))
-		if err == nil && most < math.MaxInt64 {
-			var used int64
-			used, err = number(filepath.Join(dir, usage))
-			least = min(least, most-used)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a container does not see the groups around it, and the root has no memory.max
-			return 0
-		}
-		if group == "/" {
-			return least
-		}
-	}
-}
-
-// number reads a file with a number; "max" is the largest, as is version 1's.
-func number(path string) (int64, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	text := strings.TrimSpace(string(b))
-	if text == "max" {
-		return math.MaxInt64, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err == nil && n >= math.MaxInt64-1<<20 {
-		n = math.MaxInt64
-	}
-	return n, err
-}
 
 // mapFile maps n bytes of the image from off on for reading, both whole pages, at an address where the processor can use the file's huge pages.
 func (m *Image) mapFile(off, n int64) ([]byte, error) {

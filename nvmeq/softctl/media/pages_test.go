@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -277,42 +276,6 @@ func hugeOf(t *testing.T, path string) (bytes int64) {
 		}
 	}
 	return bytes
-}
-
-// TestRoom holds which cgroups count: those of the process and all around them, of both versions.
-func TestRoom(t *testing.T) {
-	root := t.TempDir()
-	write := func(path, what string) {
-		path = filepath.Join(root, path)
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(what+"\n"), 0o644))
-	}
-	of := func(list string) int64 {
-		write("list", list)
-		return room(filepath.Join(root, "list"), root)
-	}
-	const all = int64(math.MaxInt64)
-	require.Zero(t, room(filepath.Join(root, "none"), root))
-	require.Zero(t, of("nothing"))
-	require.Equal(t, all, of("0::/"), "the root has no limit")
-	write("a/memory.max", "max")
-	write("a/b/memory.max", "1000")
-	write("a/b/memory.current", "10")
-	write("a/b/c/memory.max", "500")
-	write("a/b/c/memory.current", "6")
-	require.Equal(t, all, of("0::/a"))
-	require.EqualValues(t, 990, of("0::/a/b"))
-	require.EqualValues(t, 494, of("0::/a/b/c"))
-	require.EqualValues(t, 494, of("0::/a/b/c/d/e"), "the groups around count; one that is not seen has none")
-	write("a/b/memory.current", "900")
-	require.EqualValues(t, 100, of("0::/a/b/c"))
-	write("a/b/memory.current", "?")
-	require.Zero(t, of("0::/a/b/c"))
-	write("memory/x/memory.limit_in_bytes", "9223372036854771712")
-	require.Equal(t, all, of("4:cpu,memory:/x\n0::/a/b/c"), "version 1 has the memory")
-	write("memory/memory.limit_in_bytes", "104857600")
-	write("memory/memory.usage_in_bytes", "104857599")
-	require.EqualValues(t, 1, of("4:cpu,memory:/x\n0::/a"))
 }
 
 func TestPagesRefused(t *testing.T) {
