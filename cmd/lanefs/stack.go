@@ -14,6 +14,7 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/schedidle"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // stack is all that stands below the mount, opened from the bottom up and closed from the top down.
@@ -57,7 +58,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 		}
 		on = append(on, namespace.On{Engine: u.eng, NSID: one.namespace()})
 	}
-	devs, err := namespace.OpenAll(on, namespace.Options{Pinned: cfg.Pinned, Log: log})
+	devs, err := namespace.OpenAll(on, namespace.Options{Pinned: cfg.pinned(media.MemoryLimit()), Log: log})
 	if err != nil {
 		return s, err
 	}

@@ -34,7 +34,7 @@ type Config struct {
 	Errors      ext4.ErrorMode `opt:"errors"`
 	Commit      time.Duration  `opt:"commit"` // 0: the file system's own
 	Cache       int64          `opt:"cache"`  // bytes of metadata; 0: the file system's own
-	Pinned      int64          `opt:"pinned"` // bytes of pinned memory at most; 0: blockdev's own
+	Pinned      int64          `opt:"pinned"` // bytes of pinned memory at most; 0: what suits the memory there is
 
 	Lanes    int    `opt:"lanes"` // queue pairs; 0: as many as suit the machine
 	CPULanes int    `opt:"lanes"` // as many more, of lanes on the CPU beside those on a GPU

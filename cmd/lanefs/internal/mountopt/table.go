@@ -128,7 +128,7 @@ var lanes = []Option{
 		set:  func(c *Config, v value) error { n, _ := number(v.text); c.LBA = int(n); return nil }},
 	{Name: "nsid", Kind: Number, Low: 1, High: math.MaxInt32, Default: "1", Layer: Lanes, Help: "namespace of the controller",
 		set: func(c *Config, v value) error { c.NSID = uint32(v.n); return nil }},
-	{Name: "pinned", Kind: Size, Low: 1 << 20, Default: "1G", Layer: Lanes, Help: "the most memory that is pinned for the controller, including cache and journal",
+	{Name: "pinned", Kind: Size, Low: 1 << 20, Default: "1G, or half of the memory there is where that is less", Layer: Lanes, Help: "the most memory that is pinned for the controller, including cache and journal",
 		More: "A volume with blocks of 4096 bytes needs 16M.",
 		set:  func(c *Config, v value) error { c.Pinned = v.n; return nil }},
 	{Name: "vfio", Kind: Choice, Values: []string{string(vfio.IOMMUFD), string(vfio.Type1)}, Default: "what the machine offers", Layer: Lanes,

@@ -1,0 +1,18 @@
+package main
+
+import "github.com/lanefs/lanefs/blockdev/namespace"
+
+// Pinned memory holds the metadata cache, the journal's copies and file data. The kernel cannot take it back, as it can its own ext4's caches, and where a
+// daemon has more than its control group may have, or than the machine has, it is ended.
+
+// leastPinned is the limit of the pinned memory, in bytes, that a daemon has however little memory there is; blocks of 64 KiB need more than that.
+const leastPinned = 64 << 20
+
+// pinned is the limit of the pinned memory, in bytes: what pinned= asks for. Else it is namespace.DefaultPinned, but not more than half of the memory that the
+// daemon may have, in bytes, which leaves the rest for its heap, its program and others; a cache that cache= asks for counts as a quarter of it, as by default.
+func (cfg *mountConfig) pinned(may int64) int64 {
+	if cfg.Pinned != 0 {
+		return cfg.Pinned
+	}
+	return min(max(may/2, leastPinned, 4*min(cfg.Cache, namespace.DefaultPinned)), namespace.DefaultPinned)
+}
