@@ -39,8 +39,9 @@ func (e *Engine) doHere(lane int, cmds []Command) error {
 		return err
 	}
 	e.beforeThreads()
-	weight := weigh(cmds)
-	l, err := e.claim(lane, weight)
+	kind := e.kind(cmds)
+	weight := kind + weigh(cmds)
+	l, err := e.claim(lane, kind, weight)
 	if err != nil {
 		return err
 	}
@@ -199,12 +200,16 @@ func (e *Engine) timeout(op nvme.Opcode) time.Duration {
 
 // claim adds the weight of a batch to the load of its lane. AnyLane is the first idle lane: with little work few lanes run, and
 // few threads of a software controller.
-func (e *Engine) claim(hint int, weight int64) (*lane, error) {
+func (e *Engine) claim(hint int, kind, weight int64) (*lane, error) {
 	if hint < 0 {
-		for _, l := range e.lanes {
+		for _, l := range e.open(kind) {
 			if l.load.CompareAndSwap(0, weight) {
 				return l, l.checkOpen(weight)
 			}
+		}
+		if e.reserved() > 0 {
+			l := e.join(kind, weight)
+			return l, l.checkOpen(weight)
 		}
 	}
 	l := e.pick(hint)

@@ -152,7 +152,7 @@ func (l *lane) checkHung() {
 		return
 	}
 	limit := l.e.cfg.Timeout
-	if l.load.Load() >= flushWeight {
+	if l.load.Load()&(deviceWeight-1) >= flushWeight {
 		limit = l.e.timeout(nvme.IOFlush)
 	}
 	if limit += l.e.cfg.HangTimeout; now.Sub(l.lastResult) > limit {

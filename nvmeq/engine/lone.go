@@ -46,14 +46,19 @@ func (e *Engine) Lone(cmd controller.LoneCommand) bool {
 		e.router.softwares.Add(1)
 		return true
 	}
+	weight := int64(1)
+	if e.reserved() > 0 && cmd.Bytes > 0 && e.c.DeviceAt(cmd.Data) != "" {
+		weight += deviceWeight
+	}
+	lanes := e.open(weight &^ 1)
 	first := e.loneFirst()
-	for i := range e.lanes {
-		l := e.lanes[(first+i)%len(e.lanes)]
-		if l.load.Load() != 0 || !l.load.CompareAndSwap(0, 1) {
+	for i := range lanes {
+		l := lanes[(first+i)%len(lanes)]
+		if l.load.Load() != 0 || !l.load.CompareAndSwap(0, weight) {
 			continue
 		}
 		done := l.lone(cmd)
-		l.load.Add(-1)
+		l.load.Add(-weight)
 		return done
 	}
 	return false
