@@ -50,8 +50,7 @@ class _Waiting:
         self.lock.release()
 
     def result(self):
-        while not self.lock.acquire(timeout=_wait.SLICE):
-            pass
+        _wait.free(self.lock)
         if self.error is not None:
             raise self.error
         return self.value
