@@ -1,5 +1,7 @@
 package engine
 
+import "github.com/lanefs/lanefs/nvmeq/nvme"
+
 // Commands whose data is in a GPU's memory, apart from all others. A software controller carries them out on the thread of who drives the lane, and that thread calls the GPU's
 // driver, which may not return. Whoever drives a lane does so for all batches on it. So where the controller works on the callers' threads a lane has batches of one kind at a time,
 // and some lanes never have the one kind or the other:
@@ -31,9 +33,17 @@ func (e *Engine) kind(cmds []Command) int64 {
 		return 0
 	}
 	for i := range cmds {
-		if cmds[i].Len > 0 && e.c.DeviceAt(cmds[i].Data) != "" {
-			return deviceWeight
+		if kind := e.kindAt(cmds[i].Data, cmds[i].Len); kind != 0 {
+			return kind
 		}
+	}
+	return 0
+}
+
+// kindAt is kind, on divided lanes, of a command with n bytes of data there.
+func (e *Engine) kindAt(data nvme.IOVA, n uint32) int64 {
+	if n > 0 && e.c.DeviceAt(data) != "" {
+		return deviceWeight
 	}
 	return 0
 }

@@ -46,11 +46,11 @@ func (e *Engine) Lone(cmd controller.LoneCommand) bool {
 		e.router.softwares.Add(1)
 		return true
 	}
-	weight := int64(1)
-	if e.reserved() > 0 && cmd.Bytes > 0 && e.c.DeviceAt(cmd.Data) != "" {
-		weight += deviceWeight
+	kind := int64(0)
+	if e.reserved() > 0 {
+		kind = e.kindAt(cmd.Data, cmd.Bytes)
 	}
-	lanes := e.open(weight &^ 1)
+	lanes, weight := e.open(kind), kind+1
 	first := e.loneFirst()
 	for i := range lanes {
 		l := lanes[(first+i)%len(lanes)]
