@@ -177,6 +177,12 @@ type Runtime interface {
 	Close() error
 }
 
+// Losable is a Runtime that finds out when its device is lost to this process, within seconds, though nobody uses it.
+type Losable interface {
+	// Lost is why, or nil.
+	Lost() error
+}
+
 // Registered says what memory that is registered is.
 type Registered uint8
 

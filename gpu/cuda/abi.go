@@ -23,3 +23,5 @@ const (
 )
 
 const rangeDMABUF = 1 // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+
+const mpsNotReady = 807 // CUDA_ERROR_MPS_SERVER_NOT_READY

@@ -3,14 +3,14 @@
 // Memory. Device memory of every kind is a VMM range: physical memory (cuMemCreate) mapped at a reserved address
 // (cuMemMap). NVIDIA's device memory is coherent for system-scope accesses and is not cached outside the device, so the
 // kinds differ in name only; what counts is that giving VMM memory back does not wait for running kernels, as cuMemFree
-// does for ever while a resident kernel runs. The CPU cannot address device memory. Host memory is pinned: cuMemHostAlloc,
-// or ordinary pages and cuMemHostRegister for HostPinned. With unified addressing an address names one place for all.
+// does for ever while a resident kernel runs. The CPU cannot address device memory. Host memory is ordinary pages and cuMemHostRegister:
+// what cuMemHostAlloc gives would go with a lost context, while the CPU uses it. With unified addressing an address names one place for all.
 //
 // Contexts and threads. The device's primary context is retained, so other users of CUDA in the process share it. A
 // context is current on a thread, and goroutines move between threads: every call makes it current first, on a locked
 // thread.
 //
-// A running kernel holds up calls that wait for the device: cuMemFreeHost, cuMemHostUnregister, module unloading, the
+// A running kernel holds up calls that wait for the device: cuMemHostUnregister, module unloading, the
 // first, lazy loading of a function. Functions are therefore loaded with their module, and the owner of a resident
 // kernel parks it before it closes memory or modules.
 //
@@ -63,7 +63,7 @@ func (l *library) openDevice(which string) (c driver.Config, err error) {
 	if err != nil {
 		return c, err
 	}
-	c = driver.Config{API: &l.API, HostFlags: hostFlags, Loaded: l.loadFunctions}
+	c = driver.Config{API: &l.API, Loaded: l.loadFunctions, Lose: true}
 	if err := l.readFacts(&c, dev); err != nil {
 		return c, err
 	}
@@ -134,13 +134,6 @@ func (l *library) attributes(dev int32, which ...uint32) (map[uint32]int32, erro
 		got[a] = v
 	}
 	return got, nil
-}
-
-func hostFlags(kind gpu.MemKind) uintptr {
-	if kind == gpu.HostDefault {
-		return driver.HostPortable
-	}
-	return driver.HostPortable | driver.HostMapped
 }
 
 // exportDMABUF exports mapped device memory.

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -33,7 +34,6 @@ func (l *library) symbols() []dynlib.Symbol {
 		l.deviceTotalMem.Required("cuDeviceTotalMem_v2"), l.deviceGetAttribute.Required("cuDeviceGetAttribute"),
 		l.primaryCtxRetain.Required("cuDevicePrimaryCtxRetain"), l.primaryCtxRelease.Required("cuDevicePrimaryCtxRelease_v2"),
 		l.SetCurrent.Required("cuCtxSetCurrent"),
-		l.HostAlloc.Required("cuMemHostAlloc"), l.HostFree.Required("cuMemFreeHost"),
 		l.HostRegister.Required("cuMemHostRegister_v2"), l.HostUnregister.Required("cuMemHostUnregister"),
 		l.HostAddress.Required("cuMemHostGetDevicePointer_v2"), l.MemInfo.Required("cuMemGetInfo_v2"),
 		l.Reserve.Required("cuMemAddressReserve"), l.FreeAddress.Required("cuMemAddressFree"),
@@ -88,7 +88,11 @@ var open = sync.OnceValues(func() (*library, error) {
 		return nil, err
 	}
 	if err := l.Early(l.init, 0); err != nil {
-		return nil, fmt.Errorf("the driver is there, but no GPU can be used: %w", err)
+		hint := ""
+		if e := new(driver.Error); errors.As(err, &e) && e.Code == mpsNotReady {
+			hint = "; after a fault MPS takes no program until all that ran with it have ended: echo get_server_list | nvidia-cuda-mps-control, and ps with that server's number, shows them"
+		}
+		return nil, fmt.Errorf("the driver is there, but no GPU can be used: %w%s", err, hint)
 	}
 	return l, nil
 })

@@ -104,7 +104,7 @@ func (c *Controller) reportEvent(e nvme.AsyncEvent) {
 	}
 }
 
-// watch polls for events and for a failed controller every watchInterval, from Open to Close.
+// watch polls for events, for a failed controller and for lost GPUs every watchInterval, from Open to Close.
 func (c *Controller) watch() {
 	defer close(c.watchDone)
 	tick := time.NewTicker(watchInterval)
@@ -116,6 +116,7 @@ func (c *Controller) watch() {
 		case <-tick.C:
 			c.pollEvents()
 			c.checkStatus()
+			c.checkRuntimes()
 		}
 	}
 }

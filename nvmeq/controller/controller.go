@@ -56,13 +56,14 @@ type Controller struct {
 	queues     int   // I/O queue pairs that the controller granted
 
 	mu       sync.Mutex
-	qids     []uint16 // protected by mu: I/O queue identifiers not in use
-	bar      *BAR     // protected by mu: BAR 0 for kernels, while an engine uses it
-	barUsers int      // protected by mu
-	ownBARs  []*BAR   // protected by mu: the same for kernels of other runtimes, one for each engine
-	barLost  bool     // protected by mu: a kernel that hangs has it
-	left     bool     // protected by mu: the device was taken away
-	attached []Queues // protected by mu
+	qids     []uint16      // protected by mu: I/O queue identifiers not in use
+	bar      *BAR          // protected by mu: BAR 0 for kernels, while an engine uses it
+	barUsers int           // protected by mu
+	ownBARs  []*BAR        // protected by mu: the same for kernels of other runtimes, one for each engine
+	barLost  bool          // protected by mu: a kernel that hangs has it
+	left     bool          // protected by mu: the device was taken away
+	attached []Queues      // protected by mu
+	more     []gpu.Runtime // protected by mu: that run lanes beside Config.Runtime
 
 	resetMu   sync.Mutex    // held while the controller is reset
 	resets    int           // protected by resetMu: in a row, without a completed command between them

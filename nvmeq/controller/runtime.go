@@ -51,6 +51,33 @@ func (c *Controller) hasFailed(rt gpu.Runtime) bool {
 	return c.runtimeFailed.Load() && (rt == c.cfg.Runtime || rt != nil && !rt.Facts().CallerDriven)
 }
 
+// AlsoRuns says that rt runs lanes, too, beside Config.Runtime.
+func (c *Controller) AlsoRuns(rt gpu.Runtime) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.more = append(c.more, rt)
+}
+
+// checkRuntimes has the lanes move when a GPU is lost to this process. Lanes to which no request goes find that out never, and what they hold of the device is held until
+// they have moved or the process ends.
+func (c *Controller) checkRuntimes() {
+	gen := c.Generation() // before what it stands for: the lanes may move meanwhile
+	if c.runtimeFailed.Load() || c.failover.Load() != nil {
+		return
+	}
+	c.mu.Lock()
+	all := append([]gpu.Runtime{c.cfg.Runtime}, c.more...)
+	c.mu.Unlock()
+	for _, rt := range all {
+		if l, ok := rt.(gpu.Losable); ok {
+			if err := l.Lost(); err != nil {
+				c.Recover(gen, RuntimeError{err})
+				return
+			}
+		}
+	}
+}
+
 // endWait is how long kernels that were told to fail may take to end.
 const endWait = 2 * time.Second
 

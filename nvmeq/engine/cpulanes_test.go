@@ -138,7 +138,10 @@ func TestFailoverWithCPULanes(t *testing.T) {
 			for lane := range f.Engine.Lanes() {
 				require.NoError(t, f.Engine.Do(lane, []engine.Command{f.RW(nvme.IORead, 8, c, 0, 8192)}), "lane %d", lane)
 			}
+			chosen := f.Engine.Chosen()
 			f.transfer(t, c, 0, 4096, 4)
+			f.transfer(t, c, 512, 256<<10, 5)
+			require.Equal(t, chosen, f.Engine.Chosen(), "there is no GPU to choose")
 		})
 	}
 }

@@ -191,6 +191,44 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// losable is a device that tells when it is lost.
+type losable struct {
+	*detached.Runtime
+	lost atomic.Pointer[error]
+}
+
+func (l *losable) Lost() error {
+	if p := l.lost.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// A GPU that is lost while nobody uses it: the lanes move all the same, so that nothing of it is held.
+func TestLostUnused(t *testing.T) {
+	var rt *losable
+	of := func(dev *detached.Runtime) gpu.Runtime {
+		rt = &losable{Runtime: dev}
+		return rt
+	}
+	spare := func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
+	f := newFailingRuntime(t, testrig.NewImage(t), of, spare, false, softctl.Options{}, engine.Config{Lanes: 2}, func(t controller.Transport) controller.Transport { return t })
+	rounds, stop := f.write(t)
+	until(t, "some rounds", func() bool { return rounds.Load() > 20 })
+	stop()
+	err := errors.New("another program's kernel has faulted")
+	f.dev.Lose()
+	rt.lost.Store(&err)
+	until(t, "the lanes move", func() bool { return f.Controller.Failover() != nil })
+	require.Equal(t, err.Error(), f.Controller.Failover().Why)
+	rounds, stop = f.write(t)
+	until(t, "more rounds", func() bool { return rounds.Load() > 20 })
+	time.Sleep(1100 * time.Millisecond) // another look
+	stop()
+	require.Equal(t, 1, f.Log.Count("the lanes have failed and move"), "once")
+	require.NoError(t, f.Controller.Err())
+}
+
 // until polls for a minute.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()

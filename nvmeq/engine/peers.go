@@ -25,6 +25,7 @@ func (e *Engine) addPeers(cfg Config) error {
 		pairs{e}.Hold() // a reset may drive the first GPU's lanes already
 		e.peers = append(e.peers, p)
 		pairs{e}.Release()
+		e.c.AlsoRuns(rt)
 	}
 	return nil
 }

@@ -95,12 +95,14 @@ func (e *Engine) Chosen() Chosen {
 // Late says whether the GPU's lanes answer late now.
 func (e *Engine) Late() bool { return e.router.late.Load() }
 
-// toCPU says whether a batch goes to the lanes on the CPU. After a failover the GPU's lanes are there too, and are used.
+// toCPU says whether a batch goes to the lanes on the CPU. After a failover the GPU's lanes are there too: there is nothing to choose, and the more numerous are used.
 func (e *Engine) toCPU(cmds []Command) bool {
 	r := &e.router
+	if e.c.Failover() != nil {
+		return e.CPULanes() >= len(e.lanes)
+	}
 	count := &r.gpu
 	switch {
-	case e.c.Failover() != nil:
 	case r.late.Load():
 		count = &r.lates
 		e.probe()

@@ -94,11 +94,13 @@ func (e *Error) Error() string {
 	return s
 }
 
-// lost says whether nothing works on the device any more in this process: an uncorrectable memory error, a kernel that was
-// killed, or one that faulted.
-func (e *Error) lost() bool {
+func (e *Error) lost() bool { return isLost(e.Code) }
+
+// isLost says whether nothing works on the device any more in this process: an uncorrectable memory error, a kernel that was
+// killed, or one that faulted, with MPS also another program's; or MPS is gone (cuda.h, from CUDA_ERROR_MPS_CONNECTION_FAILED on).
+func isLost(code int) bool {
 	switch {
-	case e.Code == 214, e.Code == 700, e.Code == 702, e.Code == 710, e.Code >= 714 && e.Code <= 719:
+	case code == 214, code == 700, code == 702, code == 710, code >= 714 && code <= 719, code == 805, code == 806, code == 810:
 		return true
 	}
 	return false

@@ -37,7 +37,7 @@ type Config struct {
 	Prop    AllocationProp // of VMM memory
 	NoVMM   string         // why there are no VMM ranges; then Facts.Granularity is 0
 
-	// HostFlags are the flags of API.HostAlloc for a kind.
+	// HostFlags are the flags of API.HostAlloc for a kind. Where it is nil, host memory of every kind is ordinary pages, which are registered.
 	HostFlags func(gpu.MemKind) uintptr
 	// Loaded sees each module before the caller of Load does. It may be nil.
 	Loaded func(d *Device, module uintptr) error
@@ -47,6 +47,8 @@ type Config struct {
 	Arrived func(d *Device) error
 	// Release lets go of the device.
 	Release func() error
+	// Lose has the device released as soon as a call finds it lost, and asks for that now and then. No call of the library is made after it. Host memory must not be the library's: HostFlags is nil.
+	Lose bool
 }
 
 // Device is an opened device: all of gpu.Runtime but Name.
@@ -62,11 +64,20 @@ type Device struct {
 	streams  atomic.Int64 // open
 	mu       sync.RWMutex // held for reading by every call, for writing by Close
 	closed   bool         // protected by mu
+
+	lost       atomic.Pointer[Error] // with Config.Lose: what the device was lost by
+	released   bool                  // protected by mu
+	releaseErr error                 // of a release before Close; protected by mu
+	ended      chan struct{}         // closed by Close
 }
 
 // New makes a Device.
 func New(c Config) *Device {
-	return &Device{cfg: c, api: c.API, prefix: c.API.Name + " runtime", calls: sync.Pool{New: func() any { return new(ccall.Call) }}}
+	d := &Device{cfg: c, api: c.API, prefix: c.API.Name + " runtime", calls: sync.Pool{New: func() any { return new(ccall.Call) }}, ended: make(chan struct{})}
+	if c.Lose {
+		go d.watch()
+	}
+	return d
 }
 
 // Name implements gpu.Runtime.
@@ -83,14 +94,13 @@ func (d *Device) Close() error {
 		return fmt.Errorf("%s: %w", d.prefix, os.ErrClosed)
 	}
 	d.closed = true
+	close(d.ended)
 	var errs []error
 	if n, m, s := d.memories.Load(), d.modules.Load(), d.streams.Load(); n != 0 || m != 0 || s != 0 {
 		errs = append(errs, fmt.Errorf("%s: closed with %d memories, %d modules and %d streams still open", d.prefix, n, m, s))
 	}
-	if d.cfg.Release != nil {
-		if err := d.cfg.Release(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", d.prefix, err))
-		}
+	if err := d.releaseLocked(); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", d.prefix, err))
 	}
 	return errors.Join(errs...)
 }
@@ -110,6 +120,9 @@ func (d *Device) Do(c Call, args ...uintptr) error {
 //
 //go:uintptrescapes
 func (d *Device) Status(c Call, args ...uintptr) (int32, error) {
+	if err := d.Lost(); err != nil {
+		return 0, err
+	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.closed {
@@ -119,13 +132,28 @@ func (d *Device) Status(c Call, args ...uintptr) (int32, error) {
 	defer d.calls.Put(call)
 	current, code := call.After(d.api.SetCurrent.addr, d.cfg.Current, c.addr, args...)
 	if current != Success {
-		return 0, d.api.Check(d.api.SetCurrent.Name, current)
+		return 0, d.checked(d.api.SetCurrent.Name, current)
+	}
+	if isLost(int(int32(code))) {
+		return 0, d.checked(c.Name, int32(code))
 	}
 	return int32(code), nil
 }
 
+// checked is API.Check, and notes that the device is lost.
+func (d *Device) checked(call string, code int32) error {
+	err := d.api.Check(call, code)
+	if e, ok := err.(*Error); ok && e.lost() { //nolint:errorlint // Check's own
+		d.lose(e)
+	}
+	return err
+}
+
 // open says whether the runtime is open, for what needs no call of the library.
 func (d *Device) open() error {
+	if err := d.Lost(); err != nil {
+		return err
+	}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.closed {

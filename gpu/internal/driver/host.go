@@ -29,7 +29,7 @@ func (d *Device) Alloc(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 			return nil, err
 		}
 		return m, nil
-	case kind == gpu.HostPlain || kind == gpu.HostPinned:
+	case kind == gpu.HostPlain || kind == gpu.HostPinned || d.cfg.HostFlags == nil:
 		return d.allocPages(kind, n)
 	}
 	return d.allocHost(kind, n)
@@ -65,7 +65,7 @@ func (d *Device) allocHost(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 	return d.Adopt(m), nil
 }
 
-// allocPages is ordinary memory, registered for HostPinned.
+// allocPages is ordinary memory, registered but for HostPlain.
 func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 	length := span.RoundUp(n, hostPage)
 	p, err := mapPages(length)
@@ -75,7 +75,7 @@ func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 	unmap := func() error { return unix.MunmapPtr(p, uintptr(length)) }
 	m := &Block{Kind: kind, Reach: gpu.Reach{Owner: gpu.OwnerPages}, Size: n, start: uintptr(p), Addr: gpu.Addr(uintptr(p)), Free: unmap,
 		Host: unsafe.Slice((*byte)(p), n)}
-	if kind == gpu.HostPinned {
+	if kind != gpu.HostPlain {
 		if err := d.pin(m, length, HostPortable|HostMapped); err != nil {
 			return nil, errors.Join(err, unmap())
 		}

@@ -299,7 +299,10 @@ API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
 	return target == 0 && (scope == 100 || scope == 200) ? OK : INVALID;
 }
 
-API int cuDevicePrimaryCtxRelease_v2(int device) { return exists(device) ? OK : INVALID_DEVICE; }
+API int cuDevicePrimaryCtxRelease_v2(int device) {
+	COUNT();
+	return exists(device) ? OK : INVALID_DEVICE;
+}
 
 /* Of the program's own. */
 API int cuCtxCreate_v2(struct context **out, unsigned flags, int device) {
