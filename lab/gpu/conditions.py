@@ -559,4 +559,5 @@ def main():
     return wrong
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
