@@ -60,7 +60,7 @@ func openController(cfg *mountConfig, beside *drive, log *slog.Logger) (c drive,
 	} else if err := c.openRuntime(cfg, log); err != nil {
 		return c, err
 	}
-	if cfg.cpuLanes() > 0 && !c.rt.Facts().CallerDriven && c.cpu == nil {
+	if (cfg.cpuLanes() > 0 || cfg.lateLanes()) && !c.rt.Facts().CallerDriven && c.cpu == nil {
 		if c.cpu, err = openHost(host.Options{}); err != nil {
 			return c, err
 		}

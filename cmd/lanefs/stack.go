@@ -88,6 +88,9 @@ func (u *unit) open(cfg *mountConfig, beside *drive, log *slog.Logger) (err erro
 			ec.Lanes, ec.HostOnCPU = imageLanes, true
 		}
 	}
+	if cfg.lateLanes() {
+		ec.CPULanes = u.lateLanes()
+	}
 	u.eng, err = engine.New(u.nvme, ec)
 	return err
 }
@@ -99,7 +102,25 @@ const imageLanes = 4
 // mostCPULanes are beside a GPU's where an image is mounted, if lanes= does not say: for what the GPU has no part in, and while it is late.
 const mostCPULanes = 16
 
-// cpuLanes is how many lanes on the CPU stand beside those on a GPU.
+// mostLateLanes are those on the CPU beside a GPU's where a PCI function is mounted, if lanes= does not say: a mount that waited for its slice of a GPU that is
+// busy would answer in milliseconds. More do not help, since one has many requests under way.
+const mostLateLanes = 4
+
+// lateLanes says whether a mount may have them.
+func (cfg *mountConfig) lateLanes() bool {
+	return isFunction(cfg.Device) && cfg.Lanes+cfg.CPULanes == 0 && !cfg.Batch
+}
+
+// lateLanes is how many there are: a quarter of the controller's queue pairs at most, and none where data is in the GPU's memory, before which a completion in
+// host memory may arrive.
+func (u *unit) lateLanes() int {
+	if u.nvme.Placement().Data.Device() {
+		return 0
+	}
+	return min(mostLateLanes, u.nvme.Queues()/4)
+}
+
+// cpuLanes is how many lanes on the CPU stand beside those on a GPU, but for lateLanes.
 func (cfg *mountConfig) cpuLanes() int {
 	if cfg.Lanes+cfg.CPULanes > 0 || cfg.Batch || isFunction(cfg.Device) {
 		return cfg.CPULanes

@@ -45,6 +45,9 @@ type statOf struct {
 		Mode                 int    `json:"memory_mode"`
 		Bells                string `json:"doorbells"`
 		Refused              []string
+		Chosen               *struct {
+			Late uint64 `json:"cpu_gpu_late"`
+		} `json:"chosen"`
 	}
 }
 
@@ -112,6 +115,43 @@ func TestGPURuntimeRefused(t *testing.T) {
 	t.Setenv("LANEFS_SHIM_NO_IOMEM", "1")
 	said := refused(t, "mount", "--gpu", "hip", "-o", "doorbell=iomem", nvme0, t.TempDir())
 	require.Contains(t, said, "registering BAR 0 with hip: ")
+}
+
+// TestLanesOfBothKinds: lanes on the CPU beside a GPU's drive a PCI function, by default, too. Kernels that do not begin for a while hold up no request: it goes by the CPU, and
+// the GPU is not given up.
+func TestLanesOfBothKinds(t *testing.T) {
+	for name, options := range map[string]string{"default": "gpu_error=host", "host memory": "lanes=gpu:2+cpu:2,memory-mode=0", "bridge": "lanes=gpu:1+cpu:1,doorbell=bridge"} {
+		t.Run(name, func(t *testing.T) {
+			fail := filepath.Join(t.TempDir(), "fail")
+			standIn(t, "LANEFS_SHIM_FAIL", fail)
+			roundTripSeen(t, nvme0, func(dir string) {
+				s := stat(t, dir)
+				require.NotNil(t, s.Runtime.Chosen, "there are lanes on the CPU")
+				file, copied := filepath.Join(dir, "dd"), filepath.Join(t.TempDir(), "copied")
+				want, err := os.ReadFile(file)
+				require.NoError(t, err)
+				for round := 0; ; round++ {
+					require.Less(t, round, 20, "the GPU's lanes were never late")
+					time.Sleep(100 * time.Millisecond) // kernels end that find nothing to do
+					require.NoError(t, os.WriteFile(fail, []byte("hang"), 0o600))
+					done := make(chan error, 1)
+					go func() { done <- dd(file, copied, "bs=64k", "iflag=direct") }()
+					for end := time.Now().Add(time.Second); len(done) == 0 && time.Now().Before(end); {
+						time.Sleep(time.Millisecond)
+					}
+					require.NoError(t, os.Remove(fail))
+					require.NoError(t, <-done)
+					got, err := os.ReadFile(copied)
+					require.NoError(t, err)
+					require.Equal(t, want, got)
+					if s = stat(t, dir); s.Runtime.Chosen.Late > 0 {
+						break
+					}
+				}
+				require.Empty(t, s.Runtime.Failed, "late is not failed")
+			}, nil, "--gpu", "hip", "-o", options)
+		})
+	}
 }
 
 // TestGPURuntimeFails: the GPU fails under a mount of a drive. The lanes move to the CPU, where all data is found; or, with
