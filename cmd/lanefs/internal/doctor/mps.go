@@ -29,7 +29,7 @@ func (x *examiner) mps() {
 	pipes := cmp.Or(os.Getenv(mpsVar), mpsPipes)
 	switch pids := x.processes(mpsControl); {
 	case len(pids) == 0:
-		f.Found = "does not run: beside a program's kernels the GPU's lanes wait for their turn, and a small read takes milliseconds"
+		f.Found = "does not run: beside a program's kernels the GPU's lanes wait for their turn, and a read takes milliseconds where the mount has no lanes on the CPU (lanes=N, or data in the GPU's memory)"
 		f.Remedy = fmt.Sprintf("%s -d before the mount, as the user who mounts and runs the programs; or lanes=gpu:N+cpu:M; memory that only stages fill needs neither", mpsControl)
 	case !x.exists(filepath.Join(pipes, "control")):
 		f.Found = fmt.Sprintf("runs (process %s), but has no pipes in %s, where lanefs looks", strings.Join(pids, ", "), pipes)
