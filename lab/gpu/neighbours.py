@@ -113,10 +113,23 @@ def client(path):
                 s.synchronize()
                 rounds += 1
             assert m.bytes() == DATA
+            mapped = has_shared(f)
         except (OSError, AssertionError) as e:
             print(f"heard: {e}", flush=True)
             os._exit(3)
-    print(f"{rounds} rounds", flush=True)
+    print(f"{rounds} rounds, {mapped}", flush=True)
+
+
+def has_shared(f):
+    """Memory of the mount's GPU: it is there, or it is said at once why not."""
+    start = time.monotonic()
+    try:
+        with f.map():
+            return "mapped"
+    except OSError as e:
+        took = time.monotonic() - start
+        assert took < PATIENCE / 2, f"after {took:.1f} s: {e}"
+        return f"no map: {e}"
 
 
 over = threading.Event()
