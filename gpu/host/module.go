@@ -51,13 +51,24 @@ func (r *Runtime) Load(image []byte) (gpu.Module, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("host runtime: load: %w", err)
 	}
-	handle, err := purego.Dlopen(fmt.Sprintf("/proc/self/fd/%d", fd), purego.RTLD_NOW|purego.RTLD_LOCAL)
+	handle, err := purego.Dlopen(pathOf(fd), purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("host runtime: load the kernels: %w", err)
 	}
 	r.modules.Add(1)
 	return &module{r: r, handle: handle, fd: fd}, nil
+}
+
+// pathOf is a path to a descriptor that leads there from other processes too. A debugger opens what the loader's list names, and
+// below /proc/self that was a pipe of its own, which it read for ever while every thread here was stopped. The number is
+// /proc's, which may be that of another PID namespace than this process's.
+func pathOf(fd int) string {
+	self, err := os.Readlink("/proc/self")
+	if err != nil {
+		self = "self"
+	}
+	return fmt.Sprintf("/proc/%s/fd/%d", self, fd)
 }
 
 // Function implements gpu.Module.
