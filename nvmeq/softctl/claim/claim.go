@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -61,8 +62,11 @@ func (s system) take(path string, fd int, write bool) (_ *Claim, err error) {
 		return nil, err
 	}
 	file := st.Mode&unix.S_IFMT != unix.S_IFBLK
-	w := &way{sys: s, extents: []extent{{On: bottom{Dev: st.Dev, Ino: st.Ino}, End: toEnd}}}
-	if !file {
+	w := &way{sys: s}
+	if file {
+		at, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		w.extents = bottomOf(st.Dev, st.Ino, 0, toEnd, at)
+	} else {
 		if w, err = s.follow(st.Rdev); err != nil && write {
 			return nil, fmt.Errorf("image %q: what it stands on cannot be seen, so another program may be writing there: %w", path, err)
 		}
@@ -70,10 +74,10 @@ func (s system) take(path string, fd int, write bool) (_ *Claim, err error) {
 	if err := c.alone(w, path, write); err != nil {
 		return nil, err
 	}
-	for _, e := range w.extents {
+	for i, e := range w.extents {
 		free, err := true, error(nil)
 		switch {
-		case file:
+		case file && i == 0:
 			free, err = lock(fd, e.Off, e.End, write)
 		case !e.On.Block:
 			free, err = c.lockFile(e, write)

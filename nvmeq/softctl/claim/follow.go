@@ -130,8 +130,7 @@ func (w *way) throughLoop(d device, dir string, off, end int64, depth int) error
 	if l.block {
 		return w.down(l.rdev, off, end, true, depth+1)
 	}
-	w.extents = append(w.extents, extent{On: bottom{Dev: l.dev, Ino: l.ino}, Off: off, End: end,
-		path: readLine(filepath.Join(dir, "loop/backing_file"))})
+	w.extents = append(w.extents, bottomOf(l.dev, l.ino, off, end, readLine(filepath.Join(dir, "loop/backing_file")))...)
 	return nil
 }
 

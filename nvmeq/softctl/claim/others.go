@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,15 +32,9 @@ var served = []string{"fuse", "fuseblk", "9p", "afs", "autofs", "beegfs", "ceph"
 var mayHang = guessHang
 
 func guessHang(path string) bool {
-	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(path))
-	if err != nil || len(above) == 0 {
+	on := mountOf(path)
+	if on == nil {
 		return true
-	}
-	on := above[0]
-	for _, m := range above { // the last of one length is what is on top
-		if len(m.Mountpoint) >= len(on.Mountpoint) {
-			on = m
-		}
 	}
 	return slices.Contains(served, on.FSType) || strings.HasPrefix(on.FSType, "fuse.") || strings.HasPrefix(on.FSType, "nfs") || !exists(path)
 }

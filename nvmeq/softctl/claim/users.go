@@ -138,7 +138,12 @@ func (s system) bottoms(path string) ([]extent, error) {
 		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return []extent{{On: bottom{Dev: st.Dev, Ino: st.Ino}, End: toEnd}}, nil
+		if !mayHang(path) {
+			if real, err := filepath.EvalSymlinks(path); err == nil {
+				path = real
+			}
+		}
+		return bottomOf(st.Dev, st.Ino, 0, toEnd, path), nil
 	}
 	w, err := s.follow(st.Rdev)
 	return w.extents, err
