@@ -142,7 +142,7 @@ var mountRemedies = map[string]string{
 	"an unknown option":                     "see lanefs mount --help",
 	"a bad value":                           "want",
 	"recovery left out of a writable mount": `needs "ro"`,
-	"blocks larger than the volume's":       "mount an image with lba=1024 at most",
+	"blocks larger than the volume's":       "mount it with lba=1024 at most",
 	"a namespace that is not there":         "name one of them with nsid=",
 	"hip":                                   "gpu=auto",
 	"cuda as an option":                     "gpu=auto",

@@ -77,3 +77,21 @@ func TestBlockDevice(t *testing.T) {
 		})
 	}
 }
+
+// TestSmallBlocks: a volume of blocks of 1 KiB on a loop device with sectors of 4 KiB is not mounted, and the error says how the device gets smaller ones.
+// What it says helps.
+func TestSmallBlocks(t *testing.T) {
+	p := newPlace(t)
+	image, dir := p.image("img", 32, "-b", "1024"), p.mkdir("mnt")
+	dev := loopOver(t, image, "--sector-size", "4096")
+	said := p.fails("mount", "--gpu", "host", dev, dir)
+	require.Contains(t, said, "blocks of 1024 bytes are smaller than the device's of 4096")
+	remedy := "losetup --sector-size 512 " + dev
+	require.Contains(t, said, remedy)
+	require.NotContains(t, said, "nvme")
+	tool(t, "sh", "-c", remedy)
+	p.ok("mount", "--gpu", "host", dev, dir)
+	require.Contains(t, p.fails("mount", "--gpu", "host", "-o", "lba=4096", image, p.mkdir("other")), "in use")
+	p.ok("umount", dir)
+	require.Contains(t, p.fails("mount", "--gpu", "host", "-o", "lba=2048", dev, dir), "lba=1024 at most")
+}

@@ -168,6 +168,9 @@ func openStack(cfg *mountConfig, log *slog.Logger, tell func(ext4.Progress)) (*s
 	if errors.Is(err, blockdev.ErrNoSpace) {
 		err = cfg.withStores(err)
 	}
+	if small := (*ext4.SmallBlocksError)(nil); errors.As(err, &small) {
+		err = cfg.withSmallerBlocks(err, small.Volume)
+	}
 	if err != nil {
 		err = errors.Join(err, s.Close())
 	}

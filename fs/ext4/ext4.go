@@ -48,6 +48,9 @@ var (
 	ErrStale       = volume.ErrStale  // ByNumber: it leads to no file that has a name
 )
 
+// SmallBlocksError is an error of Open.
+type SmallBlocksError = volume.SmallBlocksError
+
 // What Open is told.
 type (
 	Options   = volume.Options

@@ -197,3 +197,11 @@ func (v *FS) stampError() error {
 	sb.EncodeStable(b)
 	return v.SendSuper(s)
 }
+
+// SmallBlocksError is the error of a volume whose blocks are smaller than the device's logical blocks, both in bytes. What can be done depends on
+// the device.
+type SmallBlocksError struct{ Volume, Device int }
+
+func (e *SmallBlocksError) Error() string {
+	return fmt.Sprintf("the volume's blocks of %d bytes are smaller than the device's of %d", e.Volume, e.Device)
+}

@@ -63,7 +63,7 @@ func notExt4(dev blockdev.Device) error {
 func checkGeometry(sb *disk.Superblock, dev blockdev.Device) error {
 	info := dev.Info()
 	if int(info.BlockSize) > sb.BlockSize() {
-		return fmt.Errorf("%s: blocks of %d bytes are smaller than the device's of %d; mount an image with lba=%[2]d at most, and a drive needs a format with such blocks (nvme format)", info.Name, sb.BlockSize(), info.BlockSize)
+		return fmt.Errorf("%s: %w", info.Name, &SmallBlocksError{Volume: sb.BlockSize(), Device: int(info.BlockSize)})
 	}
 	if have := uint64(info.Size()) >> sb.BlockBits(); have < sb.BlocksCount {
 		return fmt.Errorf("%s is truncated: the volume has %d blocks of %d bytes, the device only %d; copy it again as a whole, or have e2fsck and resize2fs save what is left",
