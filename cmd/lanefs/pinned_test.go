@@ -43,6 +43,7 @@ func TestSmallGroup(t *testing.T) {
 	require.NoError(t, err, said)
 	before, err := p.stat(mnt)
 	require.NoError(t, err)
+	require.EqualValues(t, 60<<20, before.HeapLimit, "three quarters of what is not pinned")
 	value := make([]byte, 3000) // too large for the inode: a block of metadata for each file
 	for i := range 25_000 {
 		if i%1000 == 0 {

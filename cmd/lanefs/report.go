@@ -24,6 +24,7 @@ type report struct {
 	ReadOnly  bool      `json:"read_only"` // asked for, or since an error
 	Simulated bool      `json:"simulated"` // the controller is software
 	Pinned    int64     `json:"pinned_bytes"`
+	HeapLimit int64     `json:"heap_limit_bytes"` // of Go's memory
 
 	Full *fullReport `json:"backing_store_full,omitempty"` // once a write was refused for lack of room, or while commits wait
 

@@ -121,6 +121,7 @@ func serve(cfg *mountConfig, env environment) (err error) {
 func begin(cfg *mountConfig, env environment) (*daemon, *runFiles, error) {
 	shedInherited()
 	spareFromOOM()
+	cfg.limitHeap()
 	files, err := claim(cfg.Dir)
 	if err != nil {
 		return nil, nil, err

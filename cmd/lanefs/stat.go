@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -29,7 +30,7 @@ func (d *daemon) report() *report {
 	}
 	r := &report{
 		Dir: d.cfg.Dir, PID: os.Getpid(), Version: version, Mounted: d.started, Log: d.logPath,
-		ReadOnly: readOnly, Simulated: i.Simulated, Pinned: s.dev.Pinned(),
+		ReadOnly: readOnly, Simulated: i.Simulated, Pinned: s.dev.Pinned(), HeapLimit: debug.SetMemoryLimit(-1),
 		Full:    newFullReport(s.dev.Full(), held),
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch, PCI: facts.PCI},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
