@@ -51,16 +51,21 @@ func listen(path string, d *daemon) (*control, error) {
 }
 
 func (c *control) accept() {
+	told := false // of an error that has lasted since
 	for {
 		conn, err := c.l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			c.d.log.Warn("the control socket does not accept a connection", "error", err.Error())
+			if !told {
+				told = true
+				c.d.log.Warn("the control socket does not accept a connection", "error", err.Error())
+			}
 			time.Sleep(100 * time.Millisecond) // out of descriptors, most likely
 			continue
 		}
+		told = false
 		c.mu.Lock()
 		c.conns[conn] = struct{}{}
 		c.mu.Unlock()
