@@ -3,7 +3,6 @@ package devfuse
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"time"
 	"unsafe"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/lanefs/lanefs/fs/affinity"
 	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/schedidle"
+	"github.com/lanefs/lanefs/gpu/thread"
 )
 
 // opSize is how many bytes of a request stand between its header and its payload: of a WRITE its own header, whose payload begins a page then.
@@ -52,7 +52,7 @@ func (r *reader) run() {
 	t := r.t
 	defer t.running.Done()
 	defer t.remove(r)
-	runtime.LockOSThread()
+	defer thread.Lock()()
 	r.thread.Begin()
 	if t.idle != nil {
 		r.idle = t.idle.Add(nil, schedidle.Due{FD: int32(t.fd), Relief: &t.relief, Bound: &r.thread})

@@ -3,7 +3,6 @@ package uring
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +11,7 @@ import (
 	"github.com/lanefs/lanefs/fs/affinity"
 	"github.com/lanefs/lanefs/fs/exchange"
 	"github.com/lanefs/lanefs/fs/schedidle"
+	"github.com/lanefs/lanefs/gpu/thread"
 )
 
 // server is a thread with a ring and an entry, which all belong to it.
@@ -26,6 +26,7 @@ type server struct {
 	waits
 	program program
 	idle    *schedidle.Thread // nil: the thread's policy is left as it is
+	unlock  func()            // the thread is nobody's any more
 	keep    bool              // the kernel may still use the entry: its memory is left
 }
 
@@ -35,8 +36,7 @@ const commands = 1
 // newServer makes a server of the calling goroutine, whose thread ends with it: nothing else must run bound to a CPU. It proves that
 // the ring works.
 func newServer(q *queue) (_ *server, err error) {
-	runtime.LockOSThread()
-	s := &server{q: q}
+	s := &server{q: q, unlock: thread.Lock()}
 	s.thread.Begin()
 	s.stay()
 	defer func() {
@@ -97,6 +97,7 @@ func (s *server) close() {
 		}
 	}
 	s.free = nil
+	s.unlock()
 }
 
 // command prepares a command for /dev/fuse.

@@ -13,8 +13,8 @@ import (
 	"github.com/lanefs/lanefs/gpu/nap"
 )
 
-// ErrStuck is a copy that has not ended in copyTimeout. The device may still do it, at any time: what it reads and writes must stay
-// where it is until the process ends, and the engine begins no copy any more.
+// ErrStuck is a copy that has not ended in copyTimeout, or a call of the driver that has not returned in callLimit. The device may still do it, at any time: what it reads and
+// writes must stay where it is until the process ends, and the engine begins no copy any more.
 var ErrStuck = errors.New("the GPU does not end a copy; its memory cannot be given back")
 
 const (
@@ -34,7 +34,12 @@ type mark struct {
 
 // newMark is a word at an offset of pinned memory.
 func newMark(s gpu.Stream, m gpu.Memory, off int64) mark {
-	if k, ok := s.(gpu.Marker); ok {
+	k, ok := s.(gpu.Marker)
+	if h, is := s.(handed); is {
+		k, ok = h.Stream.(gpu.Marker)
+		k = handedMarker{k, h.c}
+	}
+	if ok {
 		return mark{s: k, word: (*uint32)(unsafe.Pointer(&m.Host()[off])), at: m.Addr() + gpu.Addr(off)}
 	}
 	return mark{}
@@ -55,8 +60,8 @@ func (m *mark) put() mark {
 func (m *mark) there() bool { return atomic.LoadUint32(m.word) == m.want }
 
 // await waits for all that was begun on s, which m marks the end of. It calls running, if that is not nil, with times after which that had certainly not
-// ended, whatever else kept this thread from looking.
-func await(s gpu.Stream, m mark, running func(time.Duration)) error {
+// ended, whatever else kept this thread from looking. Once stuck is closed the error is ErrStuck.
+func await(s gpu.Stream, m mark, stuck <-chan struct{}, running func(time.Duration)) error {
 	start := time.Now()
 	yield, ask := yieldEvery, askEvery
 	for {
@@ -84,15 +89,21 @@ func await(s gpu.Stream, m mark, running func(time.Duration)) error {
 				runtime.Gosched()
 				yield = since + yieldEvery
 			}
+			continue
 		case since < 20*time.Millisecond:
 			nap.For(20 * time.Microsecond)
 		default:
 			time.Sleep(time.Millisecond)
 		}
+		select {
+		case <-stuck:
+			return ErrStuck
+		default:
+		}
 	}
 }
 
-// await waits for what was begun on a stream of the engine.
+// await waits for what was begun on a stream of the engine. c's hand calls it.
 func (e *Engine) await(c *stream) error {
 	if e.isStuck() {
 		return ErrStuck
@@ -109,10 +120,13 @@ func (e *Engine) await(c *stream) error {
 			}
 		}
 	}
-	err := await(c, end, running)
+	err := await(c, end, e.stuck, running)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		e.stickOnce.Do(func() { close(e.stuck) })
-		return fmt.Errorf("%w: %w", ErrStuck, err)
+		err = fmt.Errorf("%w: %w", ErrStuck, err)
+		e.stick(err)
+	}
+	if errors.Is(err, ErrStuck) {
+		return err
 	}
 	e.traffic.ended.Add(c.begun)
 	c.begun, c.launched = 0, false
@@ -120,15 +134,6 @@ func (e *Engine) await(c *stream) error {
 		c.list.used = 0
 	}
 	return err
-}
-
-func (e *Engine) isStuck() bool {
-	select {
-	case <-e.stuck:
-		return true
-	default:
-		return false
-	}
 }
 
 // Stuck is ErrStuck once a copy has not ended, else nil.

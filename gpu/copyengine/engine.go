@@ -28,8 +28,9 @@ type Engine struct {
 	gather   *gatherer // nil: there is no such kernel, or the CPU does it
 	noGather error     // why
 
-	stuck     chan struct{} // closed when a copy has not ended
-	stickOnce sync.Once
+	*watch // of all calls of the driver, but those of New and Pin
+
+	left atomic.Int64 // Left, but for what is counted once copies are stuck
 
 	large, small, single counter // Counters
 	launches             atomic.Uint64
@@ -37,15 +38,17 @@ type Engine struct {
 	turns                turns
 }
 
+// stream is what one user has at a time. Its hand makes the calls of the driver; only that touches what is marked so.
 type stream struct {
-	gpu.Stream
-	bounce   gpu.Memory
-	list     *list                 // nil where there is no gatherer
-	end      mark                  // of what was begun
-	begun    int64                 // bytes of copies since the last await
-	launched bool                  // some of them by a launch
-	ended    int64                 // traffic.ended at the first launch since the last await
-	small    []kernels.GatherPiece // a pipe's, kept for the next one
+	gpu.Stream // the hand's
+	hand       *hand
+	bounce     gpu.Memory
+	list       *list                 // nil where there is no gatherer
+	end        mark                  // of what was begun
+	begun      int64                 // bytes of copies since the last await
+	launched   bool                  // some of them by a launch
+	ended      int64                 // traffic.ended at the first launch since the last await
+	small      []kernels.GatherPiece // a pipe's, kept for the next one
 }
 
 const (
@@ -59,14 +62,16 @@ var copyTimeout = 30 * time.Second
 
 // New makes an engine of rt. The caller closes it, before the runtime.
 func New(rt gpu.Runtime) (*Engine, error) {
-	e := &Engine{rt: rt, idle: make(chan *stream, streams), turns: make(turns, turnsAtOnce), stuck: make(chan struct{})}
+	e := &Engine{rt: rt, idle: make(chan *stream, streams), turns: make(turns, turnsAtOnce), watch: newWatch()}
 	if !rt.Facts().CallerDriven { // there the CPU copies, and needs no kernel for it
-		e.gather, e.noGather = newGatherer(rt, &e.traffic)
+		e.gather, e.noGather = newGatherer(rt, &e.traffic, e.watch)
 	}
 	for range streams {
 		c := &stream{}
 		var err error
 		if c.Stream, err = rt.NewStream(); err == nil {
+			c.hand = newHand(e.watch)
+			c.Stream = handed{c.Stream, c.hand.call}
 			e.all = append(e.all, c)
 			c.bounce, err = rt.Alloc(gpu.HostMapped, bounceSize+markSize)
 		}
@@ -101,7 +106,7 @@ func (e *Engine) move(b []byte, m gpu.Memory, off int64, toDevice bool) error {
 		return err
 	}
 	defer e.give(c)
-	return e.moveOn(c, b, m, off, toDevice)
+	return c.hand.do(func() error { return e.moveOn(c, b, m, off, toDevice) })
 }
 
 func checkSpan(b []byte, m gpu.Memory, off int64) error {
@@ -111,7 +116,7 @@ func checkSpan(b []byte, m gpu.Memory, off int64) error {
 	return nil
 }
 
-// moveOn is move on a stream that the caller has.
+// moveOn is move on a stream whose hand calls it.
 func (e *Engine) moveOn(c *stream, b []byte, m gpu.Memory, off int64, toDevice bool) error {
 	if err := checkSpan(b, m, off); err != nil {
 		return err
@@ -168,24 +173,35 @@ func (e *Engine) begins(c *stream, n int64) {
 	e.traffic.begun.Add(n)
 }
 
-// Close gives streams and memory back. No copy may be under way; after one that has not ended all stays where it is.
+// OnStuck has f called once, on a goroutine of its own, when copies are stuck: with why, which is an ErrStuck. After that no copy is under way.
+func (e *Engine) OnStuck(f func(error)) { e.onStuck(f) }
+
+// Close gives streams and memory back. No copy may be under way; after one that has not ended, or a call that does not return, all stays where it is.
 func (e *Engine) Close() error {
 	if e.isStuck() {
 		return ErrStuck
 	}
-	e.unpins.Wait()
-	errs := []error{e.gather.close()}
+	frees := []func() error{func() error { e.unpins.Wait(); return nil }, e.gather.close}
 	for _, c := range e.all {
-		errs = append(errs, c.Stream.Close())
+		c.hand.close()
+		frees = append(frees, c.Stream.Close)
 		if c.bounce != nil {
-			errs = append(errs, c.bounce.Close())
+			frees = append(frees, c.bounce.Close)
 		}
 		if c.list != nil {
-			errs = append(errs, c.list.mem.Close())
+			frees = append(frees, c.list.mem.Close)
 		}
 	}
 	for _, s := range e.pinned() {
-		errs = append(errs, s.mem.Close())
+		frees = append(frees, s.mem.Close)
+	}
+	var errs []error
+	for _, free := range frees {
+		err := e.apart(free)
+		errs = append(errs, err)
+		if errors.Is(err, ErrStuck) {
+			return errors.Join(errs...)
+		}
 	}
 	e.all, e.spare, e.gather = nil, nil, nil
 	e.index.Store(nil)

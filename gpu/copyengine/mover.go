@@ -32,6 +32,8 @@ type Stager interface {
 	// Stage gives at least n bytes, until Unstage.
 	Stage(n int64) ([]byte, error)
 	Unstage(b []byte)
+	// Leave is called in the place of Unstage after an ErrStuck.
+	Leave(b []byte)
 }
 
 // Piper is a Mover that copies while its caller goes on.

@@ -17,11 +17,14 @@ func (s pinned) start() uintptr { return uintptr(unsafe.Pointer(&s.host[0])) }
 
 // Stage implements Stager. The driver, which may not answer, is called without the lock.
 func (e *Engine) Stage(n int64) ([]byte, error) {
+	if e.isStuck() { // what there is may be used yet
+		return nil, ErrStuck
+	}
 	if b := e.unused(n); b != nil {
 		return b, nil
 	}
-	m, err := e.rt.Alloc(gpu.HostMapped, n)
-	if err != nil {
+	var m gpu.Memory
+	if err := e.apart(func() (err error) { m, err = e.rt.Alloc(gpu.HostMapped, n); return err }); err != nil {
 		return nil, err
 	}
 	e.mu.Lock()
@@ -42,6 +45,31 @@ func (e *Engine) unused(n int64) []byte {
 		}
 	}
 	return nil
+}
+
+// Leave is called in the place of Unstage after an ErrStuck: the device may use b yet, so nobody gets it again.
+func (e *Engine) Leave(b []byte) {
+	if !e.isStuck() { // else it is counted
+		e.left.Add(int64(len(b)))
+	}
+}
+
+// Left is how many bytes of host memory are never given back, since the device may use them yet.
+func (e *Engine) Left() int64 {
+	n := e.left.Load()
+	if !e.isStuck() {
+		return n
+	}
+	for _, c := range e.all {
+		n += c.bounce.Size()
+		if c.list != nil {
+			n += c.list.mem.Size()
+		}
+	}
+	for _, s := range e.pinned() {
+		n += s.mem.Size()
+	}
+	return n
 }
 
 // Unstage implements Stager.
@@ -145,8 +173,17 @@ func (e *Engine) Pin(b []byte) error {
 }
 
 // Unpin ends Pin. It does not wait for the driver, since one whose device has failed may take long: then is called when the device
-// cannot reach b any more.
+// cannot reach b any more, which is never once copies are stuck.
 func (e *Engine) Unpin(b []byte, then func()) {
+	if e.isStuck() {
+		return
+	}
+	for _, other := range e.beside {
+		if other.isStuck() {
+			e.left.Add(int64(len(b)))
+			return
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var m gpu.Memory

@@ -1,6 +1,7 @@
 package copyengine
 
 import (
+	"errors"
 	"os"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -40,7 +41,7 @@ func (p *pipe) Read(dst []byte, m gpu.Memory, off int64) error { return p.copy(d
 func (p *pipe) copy(b []byte, m gpu.Memory, off int64, toDevice bool) error {
 	host, ok := p.e.lookup(b)
 	if !ok {
-		return p.e.moveOn(p.c, b, m, off, toDevice)
+		return p.c.hand.do(func() error { return p.e.moveOn(p.c, b, m, off, toDevice) })
 	}
 	if err := checkSpan(b, m, off); err != nil {
 		return err
@@ -51,20 +52,24 @@ func (p *pipe) copy(b []byte, m gpu.Memory, off int64, toDevice bool) error {
 	}
 	if len(b) >= gatherLarge || p.e.gather == nil {
 		if !p.turn && len(b) >= gatherLarge {
-			p.e.turns.begin(p.wait)
+			if err := p.e.turns.begin(p.wait, p.e.stuck); err != nil {
+				return err
+			}
 			p.turn = true
 		}
 		p.e.large.add(1, len(b))
-		return p.e.copy(p.c, dst, src, int64(len(b)))
+		return p.c.hand.do(func() error { return p.e.copy(p.c, dst, src, int64(len(b))) })
 	}
 	if len(p.small) == gatherMost {
-		p.begin()
+		if err := p.c.hand.do(func() error { p.begin(); return nil }); err != nil {
+			p.err = err
+		}
 	}
 	p.small = append(p.small, kernels.GatherPiece{Dst: uint64(dst), Src: uint64(src), Bytes: uint64(len(b))})
 	return nil
 }
 
-// begin begins what was collected. A launch that is refused has copied nothing: the copy engine does it.
+// begin begins what was collected. The stream's hand calls it. A launch that is refused has copied nothing: the copy engine does it.
 func (p *pipe) begin() {
 	small := p.small
 	p.small = small[:0]
@@ -101,11 +106,13 @@ func (p *pipe) begin() {
 }
 
 func (p *pipe) Wait() error {
-	if len(p.small) > 0 {
-		p.begin()
-	}
-	err := p.e.await(p.c) // copies that did begin end first, whatever the others met
-	if p.err != nil {
+	err := p.c.hand.do(func() error {
+		if len(p.small) > 0 {
+			p.begin()
+		}
+		return p.e.await(p.c) // copies that did begin end first, whatever the others met
+	})
+	if p.err != nil && !errors.Is(err, ErrStuck) {
 		err = p.err
 	}
 	p.err = nil
@@ -122,7 +129,7 @@ func (p *pipe) Close() error {
 	}
 	err := p.Wait()
 	p.c.small = p.small[:0]
-	p.e.give(p.c)
+	p.e.give(p.c) // not a stuck one
 	p.c = nil
 	return err
 }

@@ -47,6 +47,7 @@ func (s *Several) WriteAll(m gpu.Memory, at []int64, from [][]byte) error {
 }
 func (s *Several) Stage(n int64) ([]byte, error) { return s.first.Stage(n) }
 func (s *Several) Unstage(b []byte)              { s.first.Unstage(b) }
+func (s *Several) Leave(b []byte)                { s.first.Leave(b) }
 func (s *Several) Pin(b []byte) error            { return s.first.Pin(b) }
 func (s *Several) Unpin(b []byte, then func())   { s.first.Unpin(b, then) }
 

@@ -1,6 +1,7 @@
 package softctl
 
 import (
+	"errors"
 	"sync"
 	"unsafe"
 
@@ -272,6 +273,9 @@ func (b *batch) settle(c *Controller) {
 	b.begin(nil)
 	err := b.pipe.Close()
 	b.pipe = nil
+	if errors.Is(err, copyengine.ErrStuck) {
+		b.buf.leave()
+	}
 	b.release(0)
 	cmds := b.cmds
 	b.cmds, b.used, b.bytes = b.cmds[:0], 0, 0   // nothing is added meanwhile

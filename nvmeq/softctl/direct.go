@@ -1,6 +1,7 @@
 package softctl
 
 import (
+	"errors"
 	"sync"
 
 	"github.com/lanefs/lanefs/gpu/copyengine"
@@ -269,15 +270,22 @@ func (c *Controller) move(q *subQueue) (did bool) {
 		}
 		d.ended = append(d.ended, at)
 	}
-	broken := pipe != nil && pipe.Close() != nil
+	var broken error
+	if pipe != nil {
+		broken = pipe.Close()
+	}
+	stuck := errors.Is(broken, copyengine.ErrStuck)
 	for _, at := range d.ended {
 		s := &d.slots[at]
 		d.free = append(d.free, at)
+		if stuck && s.data.staged {
+			s.data.leave()
+		}
 		switch {
 		case s.status != success || s.cmd.opcode == opDSM:
 		case s.cmd.opcode == opWrite:
 			q.stats.moved(true, s.n)
-		case broken && s.data.staged:
+		case broken != nil && s.data.staged:
 			s.status = dataTransferError
 		default:
 			q.stats.moved(false, s.n)

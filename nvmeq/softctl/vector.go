@@ -62,6 +62,22 @@ func (v *vector) host() *media.Buffers {
 
 var errMover = errors.New("memory without a host view could not be reached")
 
+// broken is errMover. After an ErrStuck the device may use the stage yet, and the vector has it no more.
+func (v *vector) broken(err error) error {
+	if errors.Is(err, copyengine.ErrStuck) {
+		v.leave()
+	}
+	return errMover
+}
+
+// leave leaves the stage to the device.
+func (v *vector) leave() {
+	if v.lent {
+		v.mover.(copyengine.Stager).Leave(v.stage)
+	}
+	v.stage, v.lent = nil, false
+}
+
 // gather prepares the data for a write to the image: memory without a host view is copied out.
 func (v *vector) gather() error {
 	if !v.staged {
@@ -72,8 +88,8 @@ func (v *vector) gather() error {
 	for _, p := range v.pieces {
 		if p.r.host != nil {
 			copy(at, p.r.host[p.off:p.off+p.n])
-		} else if v.mover.Read(at[:p.n], p.r.mem, p.r.off+p.off) != nil {
-			return errMover
+		} else if err := v.mover.Read(at[:p.n], p.r.mem, p.r.off+p.off); err != nil {
+			return v.broken(err)
 		}
 		at = at[p.n:]
 	}
@@ -121,8 +137,8 @@ func (v *vector) readStaged(m media.Medium, off int64) error {
 			if err = m.Read(&v.buf, off+lo); err != nil {
 				break
 			}
-			if p.Wait() != nil { // the other half is free then
-				err = errMover
+			if werr := p.Wait(); werr != nil { // else the other half is free then
+				err = v.broken(werr)
 			}
 		}
 		lo += int64(len(part))
@@ -131,8 +147,8 @@ func (v *vector) readStaged(m media.Medium, off int64) error {
 			b := part[:min(to.n-into, int64(len(part)))]
 			if to.r.host != nil {
 				copy(to.r.host[to.off+into:], b)
-			} else if p.Write(to.r.mem, to.r.off+to.off+into, b) != nil {
-				err = errMover
+			} else if werr := p.Write(to.r.mem, to.r.off+to.off+into, b); werr != nil {
+				err = v.broken(werr)
 			}
 			part = part[len(b):]
 			if into += int64(len(b)); into == to.n {
@@ -140,8 +156,10 @@ func (v *vector) readStaged(m media.Medium, off int64) error {
 			}
 		}
 	}
-	if p.Close() != nil && err == nil {
-		err = errMover
+	if cerr := p.Close(); cerr != nil {
+		if cerr = v.broken(cerr); err == nil {
+			err = cerr
+		}
 	}
 	for _, c := range v.held {
 		c.Release()
@@ -170,8 +188,8 @@ func (v *vector) put(b []byte) error {
 		n := min(p.n, int64(len(b)))
 		if p.r.host != nil {
 			copy(p.r.host[p.off:p.off+n], b)
-		} else if v.mover.Write(p.r.mem, p.r.off+p.off, b[:n]) != nil {
-			return errMover
+		} else if err := v.mover.Write(p.r.mem, p.r.off+p.off, b[:n]); err != nil {
+			return v.broken(err)
 		}
 		if b = b[n:]; len(b) == 0 {
 			break
@@ -188,8 +206,8 @@ func (v *vector) get(b []byte) error {
 	for _, p := range v.pieces {
 		if p.r.host != nil {
 			copy(b[:p.n], p.r.host[p.off:])
-		} else if v.mover.Read(b[:p.n], p.r.mem, p.r.off+p.off) != nil {
-			return errMover
+		} else if err := v.mover.Read(b[:p.n], p.r.mem, p.r.off+p.off); err != nil {
+			return v.broken(err)
 		}
 		b = b[p.n:]
 	}
