@@ -109,6 +109,8 @@ func (h *sharing) open(s *stack, rt gpu.Runtime, copies *copyengine.Engine, size
 			return err
 		}
 		p.copier = &copier{rt: rt}
+		p.mover.OnStuck(s.leaveGPU)
+		p.copier.streams.OnStuck(s.leaveGPU)
 		c.Copier, c.Prove = p.copier, s.proveArrives
 		copies = p.mover
 	}
@@ -146,6 +148,16 @@ type copier struct {
 }
 
 func (c *copier) Copy(dst, src gpu.Addr, n int64) error { return c.streams.Copy(c.rt, dst, src, n) }
+
+// Stuck is copyengine.ErrStuck once copies do not end, else nil.
+func (c *copier) Stuck() error { return c.streams.Stuck() }
+
+// leaveGPU moves the lanes of all units.
+func (s *stack) leaveGPU(why error) {
+	for _, u := range s.all() {
+		leaveGPU(u.nvme, why)
+	}
+}
 
 // proveArrives shows that what each drive reads into m arrives there.
 func (s *stack) proveArrives(m *residency.Memory) error {
@@ -327,6 +339,20 @@ type shareReport struct {
 	Staged    int64        `json:"staged"`              // bytes that went through the pool's stage therefore
 	Rings     share.Moved  `json:"rings"`
 	Pools     []poolReport `json:"pools,omitempty"` // of several GPUs
+}
+
+// left is how many bytes of memory the pools never give back.
+func (h *sharing) left() (n int64) {
+	if h == nil {
+		return 0
+	}
+	for _, p := range h.pools {
+		n += p.Left()
+		if p.mover != nil {
+			n += p.mover.Left()
+		}
+	}
+	return n
 }
 
 // report is nil without a share.

@@ -42,7 +42,7 @@ func (d *daemon) report() *report {
 		f := rt.Facts()
 		r.Runtime.More = append(r.Runtime.More, gpuReport{f.PCI, f.Name, f.Arch})
 	}
-	r.Share = d.share.report()
+	r.Share, r.Runtime.Left = d.share.report(), d.share.left()
 	r.Times = slices.Concat(f.Times, v.Times, s.dev.Times())
 	by, whyNot := d.srv.Transport()
 	if r.FUSE.Transport = by; whyNot != nil {
@@ -74,6 +74,9 @@ func (d *daemon) report() *report {
 			r.Runtime.Failed, r.Runtime.Memory = f.Why, 0
 		}
 		r.Runtime.Left += u.nvme.LeftMemory()
+		for _, e := range u.copyEngines() {
+			r.Runtime.Left += e.Left()
+		}
 		if r.Device.Failed == "" {
 			r.Device.Failed = u.mediumFailed()
 		}

@@ -40,13 +40,14 @@ type Memory struct {
 	mover Mover
 	// failed is that of the pool whose runtime has the memory; nil if another has.
 	failed func() bool
+	left   *atomic.Int64 // Pool.left
 	read   atomic.Int64
 	zero   atomic.Bool // it was all zero at first, so Zero has nothing to do
 }
 
 // newMemory makes a Memory of g. With device, g is of the runtime whose memory the controller may not reach.
 func (p *Pool) newMemory(g gpu.Memory, device bool) (*Memory, error) {
-	m := &Memory{mem: g, host: g.Host(), mover: p.c.Mover}
+	m := &Memory{mem: g, host: g.Host(), mover: p.c.Mover, left: &p.left}
 	if device {
 		m.failed = p.c.Failed
 	}
@@ -190,17 +191,44 @@ func (m *Memory) close() error {
 	if m.buf != nil {
 		m.buf.Release()
 	}
-	if s, ok := m.mover.(interface{ Stuck() error }); ok && m.host == nil {
-		if err := s.Stuck(); err != nil {
-			return err // the device may use it yet
-		}
-	}
 	if m.failed != nil && m.failed() {
+		m.leave()
 		return nil // it ends with the process
+	}
+	if err := m.stuck(); err != nil {
+		m.leave()
+		return err // the device may use it yet
 	}
 	_, ended, err := await(m.failed, nil, func() (struct{}, error) { return struct{}{}, m.mem.Close() }, func(struct{}) {})
 	if !ended {
+		m.leave()
 		return nil // likewise
 	}
 	return err
+}
+
+// leave counts memory that is never freed.
+func (m *Memory) leave() {
+	if m.left != nil {
+		m.left.Add(m.mem.Size())
+	}
+}
+
+// stuck is why a copy to or from the memory may go on for ever, nil if none does.
+func (m *Memory) stuck() error {
+	if m.host != nil {
+		return nil
+	}
+	of := []any{m.mover}
+	if m.pool != nil {
+		of = append(of, m.pool.c.Copier)
+	}
+	for _, c := range of {
+		if s, ok := c.(interface{ Stuck() error }); ok {
+			if err := s.Stuck(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -47,6 +47,7 @@ type Pool struct {
 	unreached error
 	stage     stage
 	staged    atomic.Int64 // bytes that went through the stage
+	left      atomic.Int64 // Left
 
 	mu     sync.Mutex
 	used   int64                          // bytes of all memory. Protected by mu, as are the fields below

@@ -194,7 +194,7 @@ func (p *Pool) makePart() (*Part, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a stage for memory that the drive does not reach: %w", err), g.Close())
 	}
-	return &Part{Memory: &Memory{mem: g, buf: b, host: g.Host(), failed: p.c.Failed}, p: p}, nil
+	return &Part{Memory: &Memory{mem: g, buf: b, host: g.Host(), failed: p.c.Failed, left: &p.left}, p: p}, nil
 }
 
 // Give gives the part back. One of which a copy has failed after it was begun is not used again: the copy may still be under way, and the part's next
@@ -245,7 +245,14 @@ func (s *stage) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
-	for _, q := range append(s.idle, s.lost...) {
+	for _, q := range s.idle {
+		errs = append(errs, q.Memory.close())
+	}
+	for _, q := range s.lost {
+		if c, ok := q.p.c.Copier.(interface{ Stuck() error }); ok && c.Stuck() != nil { // its copy may go on for ever
+			q.Memory.leave()
+			continue
+		}
 		errs = append(errs, q.Memory.close())
 	}
 	s.idle, s.lost = nil, nil

@@ -44,3 +44,6 @@ func (p *Pool) Stats() Stats {
 	}
 	return s
 }
+
+// Left is how many bytes of memory, programs' and the pool's, are never given back: the GPU has failed, or a copy hangs, and the device may use them yet.
+func (p *Pool) Left() int64 { return p.left.Load() }

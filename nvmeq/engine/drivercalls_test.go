@@ -103,6 +103,11 @@ func (s stuckStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64
 	return s.Stream.Launch(f, grid, block, args...)
 }
 
+func (s stuckStream) Copy(dst, src gpu.Addr, n int64) error {
+	s.d.call("copy")
+	return s.Stream.Copy(dst, src, n)
+}
+
 func (s stuckStream) Done() (bool, error) {
 	s.d.call("query")
 	return s.Stream.Done()
