@@ -3,6 +3,7 @@ package copyengine
 import (
 	"bytes"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,16 @@ type hanging struct {
 	until chan struct{} // protected by mu
 	hangs atomic.Int64
 	pci   string
+
+	endless, unmarked bool // protected by mu: copies do not end; there are no marks
+	begun             atomic.Int64
+}
+
+// ends says whether copies end.
+func (h *hanging) ends() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.endless
 }
 
 func (h *hanging) Facts() gpu.Facts {
@@ -92,6 +103,10 @@ type hangingStream struct {
 
 func (s hangingStream) Copy(dst, src gpu.Addr, n int64) error {
 	s.h.call("copy")
+	if !s.h.ends() {
+		s.h.begun.Add(1)
+		return nil
+	}
 	return s.Stream.Copy(dst, src, n)
 }
 
@@ -102,14 +117,23 @@ func (s hangingStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint
 
 func (s hangingStream) Mark(dst gpu.Addr, v uint32) error {
 	s.h.call("mark")
-	if slices.Contains(s.h.kinds, "query") { // as a driver without marks, which is asked
+	s.h.mu.Lock()
+	unmarked := s.h.unmarked || slices.Contains(s.h.kinds, "query")
+	s.h.mu.Unlock()
+	if unmarked { // the driver is asked
 		return errors.ErrUnsupported
+	}
+	if !s.h.ends() {
+		return nil
 	}
 	return s.m.Mark(dst, v)
 }
 
 func (s hangingStream) Done() (bool, error) {
 	s.h.call("query")
+	if !s.h.ends() {
+		return false, nil
+	}
 	return s.Stream.Done()
 }
 
@@ -131,12 +155,18 @@ func TestCallHangs(t *testing.T) {
 				require.NoError(t, err)
 				own := bytes.Repeat([]byte{1}, 4096)
 				require.NoError(t, e.Write(m, 0, bytes.Repeat([]byte{2}, 4096)))
+				var mu sync.Mutex
+				var bufs [][]byte // of reads that failed
+				others := bytes.Repeat([]byte{3}, 4096)
 				uses := map[string]func() error{
 					"read": func() error {
 						b := make([]byte, 4096)
 						err := e.Read(b, m, 0)
-						if err != nil {
-							clear(b) // it is its user's again: the race detector looks
+						if err != nil { // it is its user's again
+							copy(b, others)
+							mu.Lock()
+							defer mu.Unlock()
+							bufs = append(bufs, b)
 						}
 						return err
 					},
@@ -201,9 +231,14 @@ func TestCallHangs(t *testing.T) {
 				require.Greater(t, e.Left(), int64(size+streams*bounceSize))
 				require.ErrorIs(t, e.Close(), ErrStuck)
 
+				hung := int(rt.hangs.Load())
 				rt.letGo()
-				for rt.hangs.Load() > 0 {
-					time.Sleep(time.Millisecond)
+				for end := time.Now().Add(time.Minute); bytes.Count(stacks(), []byte("copyengine.(*call).end(")) < hung; time.Sleep(time.Millisecond) {
+					require.True(t, time.Now().Before(end), "hands go on after a call that was given up")
+				}
+				require.NotEmpty(t, bufs)
+				for _, b := range bufs {
+					require.True(t, bytes.Equal(others, b), "a call that was given up has changed what is somebody else's")
 				}
 				for name, use := range uses {
 					require.ErrorIs(t, use(), ErrStuck, name)
@@ -241,6 +276,31 @@ func TestPagesOfHungCopy(t *testing.T) {
 		first.unpins.Wait()
 		require.GreaterOrEqual(t, first.Left(), int64(len(page)+len(stage)))
 		require.ErrorIs(t, s.Stuck(), ErrStuck)
+		rt.letGo()
+	}
+}
+
+// TestOthersOfHungCopy: who waits for a copy that the device does not end hears of it when another copy's call does not return.
+func TestOthersOfHungCopy(t *testing.T) {
+	for _, marks := range []string{"mark", ""} { // where there are none the driver is asked
+		rt := newHanging(t)
+		e, err := New(rt)
+		require.NoError(t, err)
+		m, err := rt.Alloc(gpu.DevicePlain, 4096)
+		require.NoError(t, err)
+		rt.mu.Lock()
+		rt.endless, rt.unmarked = true, marks == ""
+		rt.mu.Unlock()
+		waits := make(chan error, 1)
+		go func() { waits <- e.Write(m, 0, make([]byte, 4096)) }()
+		for rt.begun.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		rt.hang("copy")
+		require.ErrorIs(t, e.Write(m, 0, make([]byte, 4096)), ErrStuck)
+		err = <-waits
+		require.ErrorIs(t, err, ErrStuck)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 		rt.letGo()
 	}
 }

@@ -9,19 +9,13 @@ type turns chan struct{}
 // whose turns pass from hand to hand more often, 51.7, 50.5, 49.8, 48.2 and 47.4.
 const turnsAtOnce = 6
 
-// begin waits for a turn. wait is called before it waits: it lets go of what others may wait for. Once stuck is closed there is none.
-func (t turns) begin(wait func(), stuck <-chan struct{}) error {
+// begin waits for a turn. wait is called before it waits: it lets go of what others may wait for.
+func (t turns) begin(wait func()) {
 	select {
 	case t <- struct{}{}:
-		return nil
 	default:
-	}
-	wait()
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-stuck:
-		return ErrStuck
+		wait()
+		t <- struct{}{}
 	}
 }
 
