@@ -60,8 +60,8 @@ func (m *mark) put() mark {
 func (m *mark) there() bool { return atomic.LoadUint32(m.word) == m.want }
 
 // await waits for all that was begun on s, which m marks the end of. It calls running, if that is not nil, with times after which that had certainly not
-// ended, whatever else kept this thread from looking. Once stuck is closed the error is ErrStuck.
-func await(s gpu.Stream, m mark, stuck <-chan struct{}, running func(time.Duration)) error {
+// ended, whatever else kept this thread from looking. The driver is asked in between, so a handed stream whose copies are stuck is not waited for.
+func await(s gpu.Stream, m mark, running func(time.Duration)) error {
 	start := time.Now()
 	yield, ask := yieldEvery, askEvery
 	for {
@@ -89,16 +89,10 @@ func await(s gpu.Stream, m mark, stuck <-chan struct{}, running func(time.Durati
 				runtime.Gosched()
 				yield = since + yieldEvery
 			}
-			continue
 		case since < 20*time.Millisecond:
 			nap.For(20 * time.Microsecond)
 		default:
 			time.Sleep(time.Millisecond)
-		}
-		select {
-		case <-stuck:
-			return ErrStuck
-		default:
 		}
 	}
 }
@@ -120,7 +114,7 @@ func (e *Engine) await(c *stream) error {
 			}
 		}
 	}
-	err := await(c, end, e.stuck, running)
+	err := await(c, end, running)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", ErrStuck, err)
 		e.stick(err)

@@ -52,7 +52,7 @@ func TestMark(t *testing.T) {
 		end := m.put()
 		require.EqualValues(t, 0x1020, end.at)
 		last := time.Duration(0)
-		require.NoError(t, await(s, end, nil, func(d time.Duration) { // it is followed while it runs
+		require.NoError(t, await(s, end, func(d time.Duration) { // it is followed while it runs
 			if last = d; d > 0 {
 				atomic.StoreUint32(&mem.words[8], want)
 			}
@@ -63,7 +63,7 @@ func TestMark(t *testing.T) {
 
 	// A device that has failed stores no mark.
 	s.err = errors.New("the device is lost")
-	require.ErrorIs(t, await(s, m.put(), nil, nil), s.err)
+	require.ErrorIs(t, await(s, m.put(), nil), s.err)
 
 	// A driver that stores none is asked, and not again for a mark.
 	s = &marked{refuses: true}
@@ -72,6 +72,6 @@ func TestMark(t *testing.T) {
 	require.Zero(t, end)
 	require.Zero(t, m)
 	s.done.Store(true)
-	require.NoError(t, await(s, end, nil, nil))
+	require.NoError(t, await(s, end, nil))
 	require.Equal(t, 1, s.asked)
 }

@@ -24,7 +24,6 @@ type gatherer struct {
 	kernel gpu.Function
 	wave   uint32
 	stream gpu.Stream    // for probes
-	watch  *watch        // Engine.watch
 	after  time.Duration // lateAfter; tests lengthen it
 
 	traffic *traffic // Engine.traffic
@@ -60,7 +59,7 @@ const (
 
 // newGatherer gives an error where the runtime's device has no such kernel.
 func newGatherer(rt gpu.Runtime, t *traffic, w *watch) (_ *gatherer, err error) {
-	g := &gatherer{after: lateAfter, traffic: t, watch: w, wave: uint32(rt.Facts().WaveSize)}
+	g := &gatherer{after: lateAfter, traffic: t, wave: uint32(rt.Facts().WaveSize)}
 	image, err := kernels.Image(rt.Facts().Arch)
 	if err != nil {
 		return nil, err
@@ -154,7 +153,7 @@ func (g *gatherer) probeUntilInTime() {
 			return
 		}
 		late := false
-		err := await(g.stream, mark{}, g.watch.stuck, func(d time.Duration) {
+		err := await(g.stream, mark{}, func(d time.Duration) {
 			if d > g.limit(ended) {
 				g.late.Store(int64(d))
 				late = true

@@ -41,7 +41,7 @@ func (p *Pool) Copy(rt gpu.Runtime, dst, src gpu.Addr, n int64) error {
 		if err := s.Copy(dst, src, n); err != nil {
 			return err
 		}
-		err := await(s, mark{}, s.hand.call.w.stuck, nil)
+		err := await(s, mark{}, nil)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = fmt.Errorf("%w: %w", ErrStuck, err)
 			s.hand.call.w.stick(err)
