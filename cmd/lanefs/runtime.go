@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/gpu/cuda"
 	"github.com/lanefs/lanefs/gpu/hip"
 	"github.com/lanefs/lanefs/gpu/host"
@@ -111,7 +112,7 @@ func openOne(name, which string, several bool, log *slog.Logger) (gpu.Runtime, e
 	}
 	for _, g := range gpus {
 		if g.name == name {
-			return openGPU(func() (gpuRuntime, error) { return g.open(which) }, log)
+			return openGPU(g.name, func() (gpuRuntime, error) { return g.open(which) }, log)
 		}
 	}
 	return nil, fmt.Errorf("no runtime %q", name)
@@ -124,11 +125,12 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 	}
 	auto := name == "auto" || name == ""
 	var why []string
+	hangs := false
 	for _, g := range gpus {
 		if !auto && g.name != name {
 			continue
 		}
-		rt, err := openGPU(func() (gpuRuntime, error) { return g.open("") }, log)
+		rt, err := openGPU(g.name, func() (gpuRuntime, error) { return g.open("") }, log)
 		if err == nil {
 			return rt, nil
 		}
@@ -136,19 +138,66 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 			return nil, fmt.Errorf("%w; gpu=auto takes what works, and lanefs doctor says more", err)
 		}
 		why = append(why, oneLine(err))
+		hangs = hangs || errors.Is(err, errDriverHangs)
 	}
 	if !auto {
 		return nil, fmt.Errorf("--gpu %q: want auto, host, hip or cuda", name)
 	}
-	onCPU(log, strings.Join(why, "; "))
+	if hangs { // which is no way for a GPU to be missing
+		log.Warn("the lanes run on the CPU", "why", strings.Join(why, "; "))
+	} else {
+		onCPU(log, strings.Join(why, "; "))
+	}
 	return openHost(host.Options{})
 }
 
 // onCPU logs why auto takes no GPU.
 func onCPU(log *slog.Logger, why string) { log.Info("the lanes run on the CPU", "why", why) }
 
-// openGPU opens a GPU on which the kernels run.
-func openGPU(open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
+// openTimeout is how long the driver may take from one call to the next: to initialise one takes ten seconds on a machine with many GPUs.
+const openTimeout = 30 * time.Second
+
+// errDriverHangs is wrapped by the error of a GPU whose driver does not return from a call.
+var errDriverHangs = errors.New("the GPU or its driver hangs: look at the kernel's log (dmesg), and reset the GPU or restart the machine; --gpu host does without it")
+
+// openGPU opens a GPU on which the kernels run. A driver that does not return from a call is left to it: what it may give later is nobody's.
+func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
+	type opened struct {
+		rt  gpuRuntime
+		err error
+	}
+	done := make(chan opened, 1)
+	last, end := calls.Follow()
+	defer end()
+	go func() {
+		rt, err := openNow(open, log)
+		done <- opened{rt, err}
+	}()
+	look := time.NewTicker(openTimeout / openLooks)
+	defer look.Stop()
+	was := uint64(0)
+	for n := 0; n < openLooks; n++ { // counted, so that a process that was stopped meanwhile has used one of them
+		select {
+		case r := <-done:
+			return r.rt, r.err
+		case <-look.C:
+		}
+		if _, now := last(); now != was {
+			was, n = now, 0
+		}
+	}
+	call, _ := last()
+	if call == "" {
+		call = "loading its library"
+	}
+	return nil, fmt.Errorf("%s runtime: %s does not return, after %v: %w", name, call, openTimeout, errDriverHangs)
+}
+
+// openLooks is how often it is looked in openTimeout which call is under way.
+const openLooks = 60
+
+// openNow is openGPU, for as long as the driver takes.
+func openNow(open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
 	rt, err := open()
 	if err != nil {
 		return nil, err

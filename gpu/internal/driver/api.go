@@ -5,6 +5,7 @@ import (
 
 	"github.com/ebitengine/purego"
 
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
 )
 
@@ -59,6 +60,7 @@ const (
 //
 //go:uintptrescapes
 func Raw(c Call, args ...uintptr) int32 {
+	calls.Begins(c.Name)
 	code, _, _ := purego.SyscallN(c.addr, args...)
 	return int32(code)
 }
@@ -74,6 +76,7 @@ func (a *API) Early(c Call, args ...uintptr) error {
 //
 //go:uintptrescapes
 func RawPointer(c Call, args ...uintptr) uintptr {
+	calls.Begins(c.Name)
 	p, _, _ := purego.SyscallN(c.addr, args...)
 	return p
 }

@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/gpu/internal/ccall"
 )
 
@@ -128,6 +129,7 @@ func (d *Device) Status(c Call, args ...uintptr) (int32, error) {
 	if d.closed {
 		return 0, fmt.Errorf("%s: %w", c.Name, os.ErrClosed)
 	}
+	calls.Begins(c.Name)
 	call := d.calls.Get().(*ccall.Call)
 	defer d.calls.Put(call)
 	current, code := call.After(d.api.SetCurrent.addr, d.cfg.Current, c.addr, args...)

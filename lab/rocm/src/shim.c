@@ -10,7 +10,7 @@
  * LANEFS_SHIM_MEMORY, its bytes, and LANEFS_SHIM_QUEUES, its hardware queues (4), over plain memory; LANEFS_SHIM_DEVICES, how many there are (1);
  * HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, which of them; LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
- * begin, with "lose" it is as if LANEFS_SHIM_LOST were set, with "stick" calls for streams do not return as long as it is there, with "copy" those of copies, after they have made the file whose name has ".hangs" behind it. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
+ * begin, with "lose" it is as if LANEFS_SHIM_LOST were set, with "stick" calls for streams do not return as long as it is there, with "open" hipGetDeviceCount, with "copy" those of copies, after they have made the file whose name has ".hangs" behind it. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
  * amdgpu does not; LANEFS_SHIM_ENDED names a file that says when such a registration ended, LANEFS_SHIM_IDLE one that says when a thread with SCHED_IDLE made a call. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
  * that others reach has two copies, that of the GPU's kernels and that of other devices and the CPU (backend_cpu.c, with two variables more).
@@ -239,6 +239,8 @@ API const char *hipGetErrorString(int code) {
 }
 
 API int hipGetDeviceCount(int *n) {
+	while (failing("open"))
+		usleep(10000);
 	*n = initialized == OK ? devices() : 0;
 	return *n ? OK : NO_DEVICE;
 }
