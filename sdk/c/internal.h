@@ -106,6 +106,12 @@ HIDDEN const struct asking *lanefs_asking(const lanefs *s);
 /* -1, EINTR: the program ends the wait. */
 HIDDEN int lanefs_asked(const struct asking *a);
 
+/* A call of a session's socket, which ends with EAGAIN after a slice, again until the caller's function ends it: with EINTR. */
+#define TOLD(a, call) ({ __typeof__(call) n_; do n_ = (call); while (n_ < 0 && (errno == EINTR || (errno == EAGAIN && (a)->f)) && !lanefs_asked(a)); n_; })
+
+/* As lanefs_connect, to a daemon's socket: f and arg as with lanefs_on_wait, from the beginning. device: whose memory the session gives, of a mount with several; NULL: as lanefs_connect. */
+HIDDEN lanefs *lanefs_connect_asking(const char *path, const char *device, int (*f)(void *), void *arg);
+
 /* The milliseconds of a slice of a wait; -1, for ever, if the program asks nothing. */
 HIDDEN int lanefs_slice(const struct asking *a);
 

@@ -98,7 +98,7 @@ static void close_all(const int *fds, int n)
 	errno = saved;
 }
 
-static int transmit(int fd, const void *head, const void *body, size_t n, int pass)
+static int transmit(lanefs *s, const void *head, const void *body, size_t n, int pass)
 {
 	struct iovec iov[2] = {{(void *)head, sizeof(struct header)}, {(void *)body, n}};
 	union { struct cmsghdr align; char b[CMSG_SPACE(sizeof(int))]; } control = {0};
@@ -112,7 +112,9 @@ static int transmit(int fd, const void *head, const void *body, size_t n, int pa
 		c->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(c), &pass, sizeof(int));
 	}
-	ssize_t sent = AGAIN(sendmsg(fd, &m, MSG_NOSIGNAL));
+	ssize_t sent = TOLD(&s->asking, sendmsg(s->socket.fd, &m, MSG_NOSIGNAL));
+	if (sent < 0 && errno == EINTR)
+		return -1; /* the program's function has ended the wait */
 	return sent < 0 ? lanefs_fail(errno, errno == EPIPE || errno == ECONNRESET ? lanefs_gone_text : NULL) : 0;
 }
 
@@ -160,7 +162,7 @@ static void give_back(lanefs *s, const char *packet, size_t size, const int *fds
 		return;
 	memcpy(&q.handle, packet + sizeof r, sizeof q.handle); /* their replies begin with it */
 	struct header h = {.type = RELEASE, .length = sizeof h + sizeof q, .tag = ++s->tag};
-	if (transmit(s->socket.fd, &h, &q, sizeof q, NO_FD) == 0)
+	if (transmit(s, &h, &q, sizeof q, NO_FD) == 0)
 		s->late++;
 }
 
@@ -196,7 +198,7 @@ int lanefs_call(lanefs *s, uint16_t type, const void *body, size_t n, int pass, 
 		return -1;
 	h.tag = ++s->tag;
 	/* A daemon that refuses a Hello before it has read it closes the socket. Its reply has the reason. */
-	int failed = lanefs_is_own(&s->socket) ? transmit(s->socket.fd, &h, body, n, pass) && !(type == HELLO && errno == EPIPE) : lanefs_lost();
+	int failed = lanefs_is_own(&s->socket) ? transmit(s, &h, body, n, pass) && !(type == HELLO && errno == EPIPE) : lanefs_lost();
 	ssize_t size = failed ? -1 : reply_to(s, h.tag, packet, got, &count);
 	if (size >= (ssize_t)sizeof h && count < 0)
 		give_back(s, packet, (size_t)size, got, count);
@@ -239,6 +241,8 @@ static ssize_t share_of(int fd, char *path, size_t size)
 	return AGAIN(syscall(SYS_fgetxattr, fd, "system.lanefs.share", path, size));
 }
 
+static lanefs *connect_to(const struct sockaddr_un *a, int fd, const char *device, struct asking asking);
+
 lanefs *lanefs_connect(int fd)
 {
 	UNCANCELLED;
@@ -251,6 +255,24 @@ lanefs *lanefs_connect(int fd)
 			lanefs_fail(errno == EBADF ? EBADF : ENOTSUP, "the file is not on a LaneFS mount that gives out device memory");
 		return NULL;
 	}
+	return connect_to(&a, fd, NULL, (struct asking){0});
+}
+
+lanefs *lanefs_connect_asking(const char *path, const char *device, int (*f)(void *), void *arg)
+{
+	UNCANCELLED;
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	if (strlen(path) >= sizeof a.sun_path) {
+		lanefs_fail(EINVAL, NULL);
+		return NULL;
+	}
+	strcpy(a.sun_path, path);
+	return connect_to(&a, -1, device, (struct asking){f, arg});
+}
+
+/* fd: a file of the mount, -1: none is known. device: whose memory the session gives, of a mount with several; NULL: lanefs_use knows. */
+static lanefs *connect_to(const struct sockaddr_un *a, int fd, const char *device, struct asking asking)
+{
 	lanefs *s = calloc(1, sizeof *s);
 	if (!s) {
 		lanefs_fail(ENOMEM, NULL);
@@ -260,9 +282,12 @@ lanefs *lanefs_connect(int fd)
 	s->owner = getpid();
 	pthread_mutex_init(&s->lock.mutex, NULL);
 	s->socket = lanefs_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-	if (s->socket.fd < 0 || AGAIN(connect(s->socket.fd, (struct sockaddr *)&a, sizeof a))) {
+	lanefs_on_wait(s, asking.f, asking.arg);
+	if (s->socket.fd < 0 || TOLD(&s->asking, connect(s->socket.fd, (const struct sockaddr *)a, sizeof *a))) {
 		int code = errno; /* nobody listens any more; or the daemon has ended since it was asked for its socket */
-		if (code == ECONNREFUSED || (share_of(fd, NULL, 0) < 0 && lanefs_ended(errno)))
+		if (code == EINTR)
+			lanefs_fail(code, "the wait was ended by the program");
+		else if (code == ECONNREFUSED || (share_of(fd, NULL, 0) < 0 && lanefs_ended(errno)))
 			lanefs_fail(ECONNRESET, lanefs_gone_text);
 		else
 			lanefs_fail(code, "the daemon's socket is not reachable from here (in a container, mount its directory too)");
@@ -297,7 +322,7 @@ lanefs *lanefs_connect(int fd)
 	s->facts.pool_size = r.pool_size;
 	s->facts.gpus = 1u + r.more;
 	/* A program whose GPU is none of the mount's has stages, and the memory of the first. */
-	if (r.more && lanefs_use(s, NULL) && getenv("LANEFS_GPU")) {
+	if (r.more && lanefs_use(s, device) && (device || getenv("LANEFS_GPU"))) {
 		lanefs_close(s);
 		return NULL;
 	}
@@ -354,7 +379,13 @@ void lanefs_close(lanefs *s)
 
 const struct lanefs_facts *lanefs_facts(const lanefs *s) { return &s->facts; }
 
-void lanefs_on_wait(lanefs *s, int (*f)(void *), void *arg) { s->asking = (struct asking){f, arg}; }
+void lanefs_on_wait(lanefs *s, int (*f)(void *), void *arg)
+{
+	s->asking = (struct asking){f, arg};
+	struct timeval slice = {.tv_usec = f ? 1000 * lanefs_slice(&s->asking) : 0};
+	if (lanefs_is_own(&s->socket))
+		setsockopt(s->socket.fd, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice);
+}
 
 const struct asking *lanefs_asking(const lanefs *s) { return &s->asking; }
 

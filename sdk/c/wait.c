@@ -100,3 +100,6 @@ int lanefs_python_asked(void *arg)
 	p->release(gil);
 	return p->raised[0] != NULL;
 }
+
+/* Likewise: connects to the socket of a session of the SDK's, which asks from the beginning. */
+lanefs *lanefs_python_connect(const char *path, const char *device, struct python *p) { return lanefs_connect_asking(path, device, lanefs_python_asked, p); }

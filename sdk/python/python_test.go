@@ -81,6 +81,14 @@ func TestPython(t *testing.T) {
 	suite(t, python(t, m, filepath.Join("tests", "test_host.py")))
 }
 
+// TestBeside: calls beside those of other threads.
+func TestBeside(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_beside.py")))
+}
+
 // TestDocs: texts and type hints say what the code does. It needs no mount.
 func TestDocs(t *testing.T) {
 	bin, err := exec.LookPath("python3")

@@ -11,13 +11,14 @@ import threading
 import warnings
 import weakref
 
-from . import _dlpack, _stage
+from . import _dlpack, _stage, _wait
 from . import _wire as w
 from ._descriptors import Descriptors
 from ._flight import Flight, StreamBatch, in_thread, sweep
 from ._memory import Anonymous, Buffer, adopt, cuda_array
 from ._ring import Plain, Ring
 from ._session import NotLaneFS, Session
+from ._use import Closable, Use
 
 _MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT}
 
@@ -55,7 +56,7 @@ def need_mount(path):
         Session.of(fds.get(os.open, os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_CLOEXEC), repr(path))
 
 
-class File:
+class File(Closable):
     """An open file. `session` is None if the file is not on LaneFS (fallback).
 
     Parameters
@@ -84,7 +85,7 @@ class File:
         self.path, self.mode, self.fd = os.fspath(path), mode, None
         self.session = self._handle = self._ring = self._staged = None
         self._fds = Descriptors()
-        self._lock = threading.RLock()  # the handler of a signal may come in the middle. Held while the daemon gets the descriptor, which is closed under it
+        self._lock = threading.RLock()  # who makes the handle, the ring, or the handle at the stage has it. The handler of a signal may come in the middle
         self.fd = self._fds.get(os.open, path, _MODES[mode] | os.O_CLOEXEC, 0o666)
         try:
             self.session = Session.of(self.fd, repr(self.path if name is None else name))
@@ -112,7 +113,8 @@ class File:
         ValueError
             The file is closed.
         """
-        return os.fstat(self._opened()).st_size
+        with Use(self):
+            return os.fstat(self._opened()).st_size
 
     def map(self, offset=0, length=None, private=False):
         """A range of the file as device memory.
@@ -140,9 +142,10 @@ class File:
         _check(offset, 1 if length is None else length)
         self._opened()
         _dlpack.sweep()
-        if self.session is None:
-            return _copy(self, offset, length, private)
-        return Mapping(self, offset, length or 0, w.MAP_PRIVATE if private else 0)
+        with Use(self):
+            if self.session is None:
+                return _copy(self, offset, length, private)
+            return Mapping(self, offset, length or 0, w.MAP_PRIVATE if private else 0)
 
     def alloc(self, length):
         """Device memory to write to, zeroes, which belongs to no file until it is committed.
@@ -165,10 +168,11 @@ class File:
             As `map`.
         """
         _check(0, length)
-        self._opened()
-        if self.session is None:
-            return _copy(self, 0, length, True, read=False)
-        return Mapping(self, 0, length, w.MAP_PRIVATE | w.MAP_EMPTY)
+        with Use(self):
+            self._opened()
+            if self.session is None:
+                return _copy(self, 0, length, True, read=False)
+            return Mapping(self, 0, length, w.MAP_PRIVATE | w.MAP_EMPTY)
 
     def commit(self, mapping, offset=0, start=0, length=None):
         """Writes a part of a mapping to the file. It is durable when this returns.
@@ -192,7 +196,10 @@ class File:
         length = len(mapping) - start if length is None else length
         if start < 0 or length < 0 or start + length > len(mapping) or not 0 <= offset < _FAR:
             raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}, to {offset} of the file")
-        fd = self._opened()
+        with Use(self), Use(mapping):
+            self._commit(self._opened(), mapping, offset, start, length)
+
+    def _commit(self, fd, mapping, offset, start, length):
         mapping.memory.synchronize()
         if self.session is not None and mapping.session is not self.session:  # in which the mapping's handle is something else's
             raise ValueError("the mapping is not of the file's session: of the same mount, and with several GPUs of the same one")
@@ -205,8 +212,7 @@ class File:
                 view, offset = view[n:], offset + n
             os.fsync(fd)
             return
-        self._need().call(w.COMMIT, w.COMMIT_REQUEST.pack(mapping.handle, 0, mapping.base + start, offset, length), w.COMMIT_REPLY,
-                          pass_fds=[self.fd])
+        self.session.call(w.COMMIT, w.COMMIT_REQUEST.pack(mapping.handle, 0, mapping.base + start, offset, length), w.COMMIT_REPLY, pass_fds=[fd])
 
     def pin(self, on=True, owner=None):
         """Pins the file in device memory, or unpins it. Only root and the user that mounted may.
@@ -232,20 +238,23 @@ class File:
         OSError
             EPERM: another user. EACCES: the file is not open to read. ENOMEM: there is no room. ECONNRESET: the daemon has ended.
         """
-        session = self._need()
+        self._need()
         try:
             request = w.PIN_REQUEST.pack(bool(on), w.NO_OWNER if owner is None else owner)
         except struct.error:
             raise ValueError(f"{owner!r} is no user ID") from None
-        size, _ = session.call(w.PIN, request, w.PIN_REPLY, pass_fds=[self.fd]).fields
-        return size
+        with Use(self):
+            size, _ = self.session.call(w.PIN, request, w.PIN_REPLY, pass_fds=[self._opened()]).fields
+            return size
 
     def _opened(self):
-        if self.fd is None:
+        """The descriptor. It stays the file's while a Use of it lasts that has begun before."""
+        fd = self.fd
+        if fd is None:
             raise ValueError(f"{self.path!r} is closed")
         if self.session is not None:
             self.session._check()  # or the descriptor's number may be another file's
-        return self.fd
+        return fd
 
     def _need(self):
         self._opened()
@@ -267,10 +276,14 @@ class File:
             EMFILE: there are as many as there may be. ECONNRESET: the daemon has ended.
         """
         self._own()
-        with self._lock:
-            if self._handle is None:
-                self._handle = self._need().call(w.OPEN, w.OPEN_REQUEST.pack(0), w.OPEN_REPLY, pass_fds=[self.fd])
-            return self._handle.fields[0]
+        with Use(self):
+            self._need()
+            return (self._handle or _wait.alone(self._lock, self._make_handle)).fields[0]
+
+    def _make_handle(self):
+        if self._handle is None:
+            self._handle = self.session.call(w.OPEN, w.OPEN_REQUEST.pack(0), w.OPEN_REPLY, pass_fds=[self._opened()])
+        return self._handle
 
     @property
     def ring(self):
@@ -285,11 +298,14 @@ class File:
         """
         if self.session is None:
             return Plain()
-        self.handle  # before the lock
-        with self._lock:
-            if self._ring is None:
-                self._ring = Ring(self)
-            return self._ring
+        with Use(self):
+            self.handle  # before the lock
+            return self._ring or _wait.alone(self._lock, self._make_ring)
+
+    def _make_ring(self):
+        if self._ring is None:
+            self._ring = Ring(self)
+        return self._ring
 
     def read_into(self, memory, offset=0, start=0, length=None, stream=None):
         """Reads a range of the file to memory.
@@ -529,16 +545,20 @@ class File:
     def _batch(self, read, memory, file_offsets, offsets, lengths, stream):
         address, pieces, stream, hold = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
         if self.session is None:
-            return _plain_batch(self.fd, read, address, pieces)
+            return self._plain_batch(read, address, pieces)
         stage, handle = self._on_stage()
         return stage.batch(read, handle, address, pieces, stream)
 
     def _batch_on(self, read, memory, file_offsets, offsets, lengths, stream):
         address, pieces, on, _ = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
         if self.session is None:
-            return StreamBatch(Flight(_plain_batch(self.fd, read, address, pieces)))
+            return StreamBatch(Flight(self._plain_batch(read, address, pieces)))
         stage, handle = self._on_stage()
         return stage.batch_on(read, handle, address, pieces, on, _stage.held(memory, stream))
+
+    def _plain_batch(self, read, address, pieces):
+        with Use(self):
+            return _plain_batch(self._opened(), read, address, pieces)
 
     def _pieces(self, read, memory, file_offsets, offsets, lengths, stream):
         """Address of the memory, the pieces, the stream, and what holds the memory."""
@@ -553,8 +573,6 @@ class File:
     def _batch_async(self, read, memory, file_offsets, offsets, lengths, stream=None):
         self._opened()
         on = _stage.target(memory, stream, read)[2]  # PyTorch's current stream is this thread's
-        if self.session is not None:
-            self._on_stage()  # so is the GPU that is current
         return in_thread(self._batch, read, memory, file_offsets, offsets, lengths, on)
 
     def _own(self):
@@ -568,12 +586,14 @@ class File:
         staged = self._staged
         if staged is not None:  # without a lock, which another thread may hold while it waits for the daemon
             return staged
-        stage = self.session.stage(self._opened())
-        with self._lock:
-            if self._staged is None:
-                opened = stage.open(self._opened())
-                self._staged = opened.stage, opened
-            return self._staged
+        with Use(self):
+            return _wait.alone(self._lock, self._make_staged, self._opened())
+
+    def _make_staged(self, fd):
+        if self._staged is None:
+            opened = self.session.stage(fd).open(self, fd)
+            self._staged = opened.stage, opened
+        return self._staged
 
     def enqueue(self, read, address, offset, length, stream, done):
         """Puts a read, or a write, of one range on a GPU's stream, and returns.
@@ -613,30 +633,34 @@ class File:
         ValueError
             The file is closed.
         """
-        os.fsync(self._opened())
+        with Use(self):
+            os.fsync(self._opened())
 
     def close(self):
-        """Closes the file, after the requests of its ring. Mappings stay, and batches on streams go on. Repeated calls do nothing.
+        """Closes the file, after the requests of its ring. Mappings stay, and batches on streams go on. In the middle of calls of other threads it closes the file for those that come later, and does
+        not wait: the last call under way then does the rest. Repeated calls do nothing.
 
         Raises
         ------
         OSError
             As close(2).
         """
-        if self.fd is None or self._ending():  # then other threads are no more, and what locks they had is held for ever. The end of the process closes all
+        if self._ending():  # then other threads are no more, and what locks they had is held for ever. The end of the process closes all
             return
+        self.fd = None
+        self._close()
+        _stage.interrupted()  # while the handle was released
+
+    def _end(self):
         if self._ring is not None:
             self._ring.close()
         if self._handle is not None:
-            self._handle.release()
+            self.session._release_used(self._handle)
         sweep()
-        with self._lock if self.session is None or self.session._pid == os.getpid() else contextlib.nullcontext():  # in a child it may be held for ever
-            self._staged = None  # what is on streams keeps the handle
-            if self.session is not None and self.session._lost:  # the number may be another file's
-                self._fds.forget()
-            self.fd = self._ring = self._handle = None
-            self._fds.close()
-        _stage.interrupted()  # while the handle was released
+        if self.session is not None and self.session._lost:  # the number may be another file's
+            self._fds.forget()
+        self._staged = self._ring = self._handle = None  # what is on streams keeps the handle there
+        self._fds.close()
 
     _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules
 
@@ -647,7 +671,7 @@ class File:
         self.close()
 
     def __del__(self):
-        if getattr(self, "fd", None) is not None:
+        if getattr(self, "_fds", None):  # it has descriptors
             self.close()
 
 
@@ -692,7 +716,7 @@ class _Hold:
         self._end.atexit = False  # tensors may be used until then, and the end of the process frees all
 
 
-class Mapping:
+class Mapping(Closable):
     """Device memory with a range of a file: what `File.map` and `File.alloc` give. Tensors that use it keep it alive after close.
 
     Parameters
@@ -738,9 +762,13 @@ class Mapping:
         ValueError
             The mapping is closed.
         """
-        if self._hold is None:
+        return self._kept().memory
+
+    def _kept(self):
+        hold = self._hold
+        if hold is None or self._closed:
             raise ValueError("the mapping is closed")
-        return self._hold.memory
+        return hold
 
     def __len__(self):
         """int: bytes."""
@@ -798,7 +826,8 @@ class Mapping:
         ValueError
             The mapping is closed.
         """
-        return _dlpack.capsule(self.memory, self._hold, self.base, self._size, **kwargs)
+        hold = self._kept()
+        return _dlpack.capsule(hold.memory, hold, self.base, self._size, **kwargs)
 
     def __dlpack_device__(self):
         """The kind of device and its ordinal.
@@ -830,8 +859,11 @@ class Mapping:
 
     def close(self):
         """Lets go of the memory, which stays as long as tensors or views of it. Repeated calls do nothing."""
-        self._hold = None
+        self._close()
         _dlpack.sweep()
+
+    def _end(self):
+        self._hold = None
 
     def __enter__(self):
         return self
@@ -853,8 +885,9 @@ def _copy(file, offset, length, private, read=True):
     m = Mapping.__new__(Mapping)
     memory = Anonymous(length)
     view = memory.view
+    fd = file._opened()
     while read and view:
-        n = os.preadv(file.fd, [view], offset)
+        n = os.preadv(fd, [view], offset)
         if n == 0:
             break  # the file has become shorter: zeroes, and no longer current
         view, offset = view[n:], offset + n

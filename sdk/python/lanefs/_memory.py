@@ -9,6 +9,7 @@ from . import _dlpack, _hip
 from . import _wire as w
 from ._descriptors import Descriptors
 from ._driver import Driver
+from ._use import Closable
 
 
 class HostMemory:
@@ -132,7 +133,7 @@ class _Life:
         weakref.finalize(self, memory.close).atexit = False  # tensors may be used until then, and the end of the process frees all
 
 
-class Buffer:
+class Buffer(Closable):
     """Memory of the program, registered with a mount so that rings can use it. Tensors that use it keep it alive after close.
 
     Parameters
@@ -195,9 +196,13 @@ class Buffer:
         ValueError
             The buffer is closed.
         """
-        if self._life is None:
+        return self._kept().memory
+
+    def _kept(self):
+        life = self._life
+        if life is None or self._closed:
             raise ValueError("the buffer is closed")
-        return self._life.memory
+        return life
 
     base = 0  # where it begins in its memory
 
@@ -226,10 +231,13 @@ class Buffer:
 
     def close(self):
         """Unregisters the memory, after the requests that use it. It stays as long as tensors of it. Repeated calls do nothing."""
-        if self._reply is not None:
-            self._reply.release()
-        self._life = None
+        self._close()
         _dlpack.sweep()
+
+    def _end(self):
+        if self._reply is not None:
+            self.session._release_used(self._reply)
+        self._life = None
 
     def __enter__(self):
         return self
@@ -257,7 +265,8 @@ class Buffer:
         ValueError
             The buffer is closed.
         """
-        return _dlpack.capsule(self.memory, self._life, 0, self.size, **kwargs)
+        life = self._kept()
+        return _dlpack.capsule(life.memory, life, 0, self.size, **kwargs)
 
     def __dlpack_device__(self):
         """The kind of device and its ordinal.

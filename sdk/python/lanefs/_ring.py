@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from . import _wait
 from . import _wire as w
 from ._session import GONE_TEXT, LOST_TEXT
+from ._use import Here, Use
 
 
 def part(buffer, start, length):
@@ -56,7 +57,7 @@ class _Waiting:
         return self.value
 
 
-class Ring:
+class Ring(Here):
     """A submission and a completion queue, shared with the daemon. Methods may be called from any thread.
 
     Each request is a concurrent.futures.Future of the number of bytes, fewer than asked for only at the end of the file, or of an OSError: EBADF, EACCES, EINVAL,
@@ -107,6 +108,7 @@ class Ring:
         self._pid = os.getpid()  # the reaper thread does not exist in a forked child
         self._untold = collections.deque()  # completions that the reaper has taken and not told
         os.set_blocking(self._wake_read, False)
+        self._session._rings.add(self)
         self._reaper = threading.Thread(target=self._reap, daemon=True, name="lanefs-ring")
         self._reaper.start()
 
@@ -185,7 +187,8 @@ class Ring:
         OSError
             The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
-        return self.submit([(w.SYNC, self._handle_of(file), 0, 0, 0, 0)])[0]
+        with Use(file):
+            return self.submit([(w.SYNC, self._handle_of(file), 0, 0, 0, 0)])[0]
 
     def read_batch(self, file, buffer, ranges):
         """Begins to read many ranges of a file to memory.
@@ -212,9 +215,10 @@ class Ring:
         OSError
             The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
-        buffer.memory  # not a closed one's, whose handle may be another's now
-        f, b = self._handle_of(file), self._handle_of(buffer)
-        return self.submit([(w.READ, f, b, offset, buffer.base + start, length) for offset, start, length in ranges])
+        with Use(file), Use(buffer):
+            buffer.memory  # not a closed one's, whose handle may be another's now
+            f, b = self._handle_of(file), self._handle_of(buffer)
+            return self.submit([(w.READ, f, b, offset, buffer.base + start, length) for offset, start, length in ranges])
 
     def write_batch(self, file, buffer, ranges):
         """Begins to write many ranges of memory to a file.
@@ -241,18 +245,20 @@ class Ring:
         OSError
             The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
-        buffer.memory.synchronize()
-        f, b = self._handle_of(file), self._handle_of(buffer)
-        return self.submit([(w.WRITE, f, b, offset, buffer.base + start, length) for offset, start, length in ranges])
+        with Use(file), Use(buffer):
+            buffer.memory.synchronize()
+            f, b = self._handle_of(file), self._handle_of(buffer)
+            return self.submit([(w.WRITE, f, b, offset, buffer.base + start, length) for offset, start, length in ranges])
 
     def _start(self, op, file, buffer, offset, start, length):
-        length, memory = part(buffer, start, length), buffer.memory  # ValueError: a closed one's handle may be another's now
-        if op == w.WRITE:
-            memory.synchronize()
-        return self.submit([(op, self._handle_of(file), self._handle_of(buffer), offset, buffer.base + start, length)])[0]
+        with Use(file), Use(buffer):
+            length, memory = part(buffer, start, length), buffer.memory  # ValueError: a closed one's handle may be another's now
+            if op == w.WRITE:
+                memory.synchronize()
+            return self.submit([(op, self._handle_of(file), self._handle_of(buffer), offset, buffer.base + start, length)])[0]
 
     def _handle_of(self, of):
-        """The handle of a file or of memory. In another session the number is something else's."""
+        """The handle of a file or of memory, of which the caller has a Use. In another session the number is something else's."""
         handle = of.handle
         if of.session is not self._session:
             raise ValueError("the ring, the file and the memory are not of one session: of the same mount, and with several GPUs of the same one")
@@ -365,7 +371,10 @@ class Ring:
         ValueError, NotLaneFS, OSError
             As `read`, and those of the request.
         """
-        waiting = self._poll_for(op, file, buffer, offset, start, length) if self._pid == os.getpid() else None
+        waiting = None
+        if self._pid == os.getpid():
+            with Use(file), Use(buffer):
+                waiting = self._poll_for(op, file, buffer, offset, start, length)
         return waiting.result() if waiting else _wait.result(self._start(op, file, buffer, offset, start, length))
 
     def _poll_for(self, op, file, buffer, offset, start, length):
@@ -414,6 +423,15 @@ class Ring:
             else:
                 others.append(ended)
 
+    def _submitted(self):
+        """Waits until the daemon has taken what is submitted: until then it does not know what that uses, and releases it at once."""
+        try:
+            tail = self._words[w.SQ_TAIL // 4]
+            while not self._ended and self._pid == os.getpid() and 0 < (tail - self._words[w.SQ_HEAD // 4]) & 0xFFFFFFFF <= self.entries:
+                time.sleep(0.001)
+        except ValueError:
+            pass  # another thread has closed the ring
+
     def _take(self):
         words, done = self._words, []
         head, tail = words[w.CQ_HEAD // 4], words[w.CQ_TAIL // 4]
@@ -425,16 +443,21 @@ class Ring:
         return done
 
     def _reap(self):
-        self._poll = poll = select.poll()
-        poll.register(self._complete, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
-        self._socket = self._session.fileno()
-        poll.register(self._socket, 0)  # reports the end of the daemon
-        wait = 0
-        while not self._ended:
-            wait = self._turn(wait)
-            while self._untold:
-                _tell((self._untold.popleft(),))
+        with Use(self._session):  # whose descriptor reports the end of the daemon, and of the session
+            self._poll = poll = select.poll()
+            poll.register(self._complete, select.POLLIN)
+            poll.register(self._wake_read, select.POLLIN)
+            try:
+                self._socket = self._session.fileno()
+            except OSError as e:
+                self._end(e)
+                return
+            poll.register(self._socket, 0)
+            wait = 0
+            while not self._ended:
+                wait = self._turn(wait)
+                while self._untold:
+                    _tell((self._untold.popleft(),))
 
     def _turn(self, wait):
         """Takes completions, to be told. If there are none it waits for some, or for wait ms. It returns what the next wait is."""
@@ -515,8 +538,8 @@ class Ring:
 
     def _finish(self, why):
         self._write(self._wake_write, b"x")
-        if threading.current_thread() is not self._reaper:  # not if a callback of a future closes the ring
-            self._reaper.join()
+        while threading.current_thread() is not self._reaper and self._reaper.is_alive():  # not if a callback of a future closes the ring
+            self._reaper.join(_wait.SLICE)
         self._reply.release()
         self._end(why)
 
@@ -542,17 +565,20 @@ class Plain:
     """The fallback of a ring for a file that is not on LaneFS: ordinary reads and writes, each done at once."""
 
     def read(self, file, buffer, offset=0, start=0, length=None):
-        return _done(_transfer, os.preadv, file._opened(), buffer, offset, start, part(buffer, start, length))
+        with Use(file), Use(buffer):
+            return _done(_transfer, os.preadv, file._opened(), buffer, offset, start, part(buffer, start, length))
 
     def write(self, file, buffer, offset=0, start=0, length=None):
-        return _done(_transfer, os.pwritev, file._opened(), buffer, offset, start, part(buffer, start, length))
+        with Use(file), Use(buffer):
+            return _done(_transfer, os.pwritev, file._opened(), buffer, offset, start, part(buffer, start, length))
 
     def _carry_out(self, op, *args):
         return (self.read if op == w.READ else self.write)(*args).result()
 
     def sync(self, file):
-        fd = file._opened()
-        return _done(lambda: os.fsync(fd) or 0)
+        with Use(file):
+            fd = file._opened()
+            return _done(lambda: os.fsync(fd) or 0)
 
     def read_batch(self, file, buffer, ranges):
         return [self.read(file, buffer, *r) for r in ranges]

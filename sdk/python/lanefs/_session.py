@@ -1,10 +1,14 @@
 """A connection to the daemon of one mount. A process has one session for each mount, and for each GPU of it that the process uses."""
 
 import array
+import atexit
 import collections
 import contextlib
+import ctypes
 import errno
+import itertools
 import mmap
+import operator
 import os
 import select
 import socket
@@ -16,6 +20,7 @@ import weakref
 
 from . import _wait
 from . import _wire as w
+from ._use import Closable, Use
 
 
 GONE_TEXT = "the mount's daemon has gone: open the file again when it is mounted"
@@ -35,6 +40,16 @@ def wanted_gpu(runtime):
 
 class NotLaneFS(OSError):
     """The file is not on a LaneFS mount with a share."""
+
+
+_sockets = weakref.WeakSet()
+
+
+@atexit.register
+def _leave():
+    """The end of the process closes what is open: a socket that the interpreter destroys before would warn that it is."""
+    for s in list(_sockets):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(s))
 
 
 def _identity(fd):
@@ -69,13 +84,27 @@ def _socket_of(fd, name):
 
 def _give(session, message, fds):
     """Closes the descriptors that a message has given, and has the handle released that it gives."""
-    if message:
-        data, message[0] = message[0], b""
-        session._give_back(data)
+    handles = session._given(message)
+    try:
+        session._dropped.extend(map(_first, zip(handles, map(message.pop, (3,)))))  # as _once, and nothing comes between
+    except IndexError:
+        pass
     _descriptors(message, fds)
     while fds:
         os.close(fds.pop())
     session._drain()
+
+
+_first = operator.itemgetter(0)
+
+
+def _once(message):
+    """The bytes of a message, as recvmsg gives it, for the first who asks: the handle that they give is released once. Afterwards the number may be another's."""
+    try:
+        message.pop(3)  # the address of who sent it, which is nobody's matter
+    except IndexError:
+        return b""
+    return message[0]
 
 
 def _descriptors(message, fds):
@@ -115,14 +144,19 @@ class Reply:
 
     def release(self):
         """Has the handle released. Requests of rings that name it have ended when this returns. Repeated calls do nothing."""
-        data, self._message[0] = self._message[0], b""
+        data = _once(self._message)
         if data and not self._ending():  # then other threads are no more, and what locks they had is held for ever. The end of the process frees all
-            self._session.release(*w.HANDLE.unpack_from(data, w.HEADER.size))
+            handle, = w.HANDLE.unpack_from(data, w.HEADER.size)
+            try:
+                self._session.release(handle)
+            except BaseException:  # interrupted, perhaps before the daemon was asked
+                self._session._dropped.append(handle)
+                raise
 
     _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules
 
 
-class Session:
+class Session(Closable):
     """Use Session.of(fd). Requests of all threads are carried out one after the other. A session ends with the daemon or with the process. A
     forked child may read the parent's mappings; open makes a session of its own there.
 
@@ -151,7 +185,8 @@ class Session:
     """
 
     _all = weakref.WeakValueDictionary()  # by process and socket
-    _lock = threading.RLock()  # the handler of a signal may come in the middle
+    _opening = {}  # locks, likewise: for as long as a daemon makes it last
+    _lock = threading.RLock()  # protects _opening. The handler of a signal may come in the middle
 
     @classmethod
     def of(cls, fd, name="the file"):
@@ -178,46 +213,56 @@ class Session:
         path = _socket_of(fd, name)
         key = (os.getpid(), path)  # a forked child must not use its parent's connection
         with cls._lock:
-            found = cls._all.get(key)
-            if found is None or found.gone:  # another mount may have the same path now
-                try:
-                    found = cls(path)
-                except OSError:
-                    _socket_of(fd, name)  # the daemon may have ended since it was asked for its socket
-                    raise
-                cls._all[key] = found
-            if found.gpus == 1:
-                return found
+            opening = cls._opening.setdefault(key, threading.RLock())
+        return _wait.alone(opening, cls._of, key, fd, name)
+
+    @classmethod
+    def _of(cls, key, fd, name):
+        path = key[1]
+        found = cls._all.get(key)
+        if found is None or found.gone:  # another mount may have the same path now
             try:
-                gpu = wanted_gpu(found.runtime)
-            except OSError:  # no library of that GPU
-                return found
-            own = cls._all.get((*key, gpu))
-            if own is None or own.gone:
-                try:
-                    own = cls(path, gpu)
-                except OSError as e:
-                    if e.errno == errno.ENODEV and not os.environ.get("LANEFS_GPU"):
-                        own = found  # the process's GPU is none of the mount's: stages, and the memory of the first
-                    else:
-                        raise
-                cls._all[(*key, gpu)] = own
-                if own is not found:
-                    own._first = found  # for the next file
-            return own
+                found = cls(path)
+            except OSError:
+                _socket_of(fd, name)  # the daemon may have ended since it was asked for its socket
+                raise
+            cls._all[key] = found
+        if found.gpus == 1:
+            return found
+        try:
+            gpu = wanted_gpu(found.runtime)
+        except OSError:  # no library of that GPU
+            return found
+        own = cls._all.get((*key, gpu))
+        if own is None or own.gone:
+            try:
+                own = cls(path, gpu)
+            except OSError as e:
+                if e.errno == errno.ENODEV and not os.environ.get("LANEFS_GPU"):
+                    own = found  # the process's GPU is none of the mount's: stages, and the memory of the first
+                else:
+                    raise
+            cls._all[(*key, gpu)] = own
+            if own is not found:
+                own._first = found  # for the next file
+        return own
 
     def __init__(self, path, gpu=None):
         self._mutex = threading.RLock()  # held once; of its own thread it is known then
+        self._rings = weakref.WeakSet()
+        self._staging = threading.RLock()  # who makes the stage has it
+        self._path = path
         self._dropped = collections.deque()  # handles that the holder of the mutex must release
         self._pid = os.getpid()
         self._tag = 0
         self._awaited = set()  # tags of requests whose replies have not been read
         self._event = self._stage = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        _sockets.add(self._socket)
         # Not __del__: while that runs, `of` of another thread would still find the session, and give out one that is being closed.
         self._held, self._identity = [self._socket], _identity(self._socket.fileno())
-        self._end = weakref.finalize(self, _end, self._held, self._identity)
-        self._end.atexit = False
+        self._free = weakref.finalize(self, _end, self._held, self._identity)
+        self._free.atexit = False
         _wait.slices(self._socket)
         try:
             _wait.again(self._socket.connect, path)
@@ -280,10 +325,8 @@ class Session:
             raise OSError("the session is that of the process that forked this one: open the file again")
         if self._mutex._is_owned():
             raise OSError(errno.EDEADLK, "called in the middle of such a call of the same thread, by the handler of a signal")
-        _wait.free(self._mutex)
         try:
-            with self._mutex:
-                return self._call(kind, request, reply, rights, pass_fds)
+            return _wait.alone(self._mutex, self._call, kind, request, reply, rights, pass_fds)
         finally:
             self._drain()
 
@@ -346,17 +389,21 @@ class Session:
         answer.give()
         return True
 
-    def _give_back(self, data):
-        """Has the handle released that a reply gives which nobody takes."""
-        if len(data) < w.HEADER.size:
-            return
-        kind, _, _, _, status = w.HEADER.unpack_from(data)
-        if not status and kind & ~w.REPLY in (w.MAP, w.REGISTER, w.OPEN, w.RING) and len(data) >= w.HEADER.size + w.HANDLE.size:
-            self._dropped.extend(w.HANDLE.unpack_from(data, w.HEADER.size))
+    def _given(self, message):
+        """The handle that a reply gives, as recvmsg gives it, in a tuple."""
+        if not message or len(message[0]) < w.HEADER.size:
+            return ()
+        kind, _, _, _, status = w.HEADER.unpack_from(message[0])
+        if status or kind & ~w.REPLY not in (w.MAP, w.REGISTER, w.OPEN, w.RING) or len(message[0]) < w.HEADER.size + w.HANDLE.size:
+            return ()
+        return w.HANDLE.unpack_from(message[0], w.HEADER.size)
 
     def _receive(self, answer, flags=0):
         """Waits for a message, and returns its bytes: none at the end of the connection."""
-        answer._message[:] = self._socket.recvmsg(w.MAX_MESSAGE, socket.CMSG_SPACE(16 * answer.fds.itemsize), socket.MSG_CMSG_CLOEXEC | flags)
+        s = self._socket
+        if s is None:  # the handler of a signal has closed it, in the middle of a call
+            raise OSError("the session is closed")
+        answer._message[:] = s.recvmsg(w.MAX_MESSAGE, socket.CMSG_SPACE(16 * answer.fds.itemsize), socket.MSG_CMSG_CLOEXEC | flags)
         _descriptors(answer._message, answer.fds)
         return answer._message[0]
 
@@ -437,7 +484,7 @@ class Session:
         Parameters
         ----------
         fd : int
-            Of any file of the mount.
+            Of any file of the mount. It is not looked at.
 
         Returns
         -------
@@ -449,11 +496,15 @@ class Session:
         OSError
             The C library is not here; ENOMEM, EMFILE: the mount's limits; ECONNRESET: the daemon has ended.
         """
-        with self._lock:
-            if self._stage is None:
-                from ._stage import Stage
-                self._stage = Stage(fd)
-            return self._stage
+        if self._pid != os.getpid():  # where a thread of the parent may have the lock for ever
+            raise OSError("the session is that of the process that forked this one: open the file again")
+        return self._stage or _wait.alone(self._staging, self._make_stage)
+
+    def _make_stage(self):
+        if self._stage is None:
+            from ._stage import Stage
+            self._stage = Stage(self)
+        return self._stage
 
     @property
     def rungs(self):
@@ -480,14 +531,15 @@ class Session:
         OSError
             The session is closed. ECONNRESET: the program has closed its descriptors.
         """
-        self._check()
-        p = select.poll()
-        p.register(self.fileno(), 0)  # the end of the daemon makes all of them stale
-        p.register(self._event, select.POLLIN)
-        ready = _wait.ready(p, timeout)
-        self._check()
-        w.drain(self._event)
-        return bool(ready)
+        with Use(self):
+            self._check()
+            p = select.poll()
+            p.register(self.fileno(), 0)  # the end of the daemon makes all of them stale
+            p.register(self._event, select.POLLIN)
+            ready = _wait.ready(p, timeout)
+            self._check()
+            w.drain(self._event)
+            return bool(ready)
 
     def release(self, handle):
         """Closes a handle. Requests of rings that name it have ended when this returns. What the daemon says is no matter.
@@ -500,6 +552,17 @@ class Session:
         while self._busy(handle, flags):
             time.sleep(pause)  # other threads' calls go on meanwhile
             flags, pause = w.RELEASE_ASK, min(2 * pause, 0.05)
+
+    def _release_used(self, reply):
+        """Closes the handle of a reply, whose requests of rings that were submitted before are carried out.
+
+        Parameters
+        ----------
+        reply : Reply
+        """
+        for ring in list(self._rings):
+            ring._submitted()
+        reply.release()
 
     def _busy(self, handle, flags):
         """Asks for a release, or whether it is under way."""
@@ -529,9 +592,7 @@ class Session:
                 if self._socket is None or self._lost:
                     self._dropped.clear()
                 while self._dropped:
-                    handle = self._dropped.popleft()
-                    if not self._post(handle):
-                        self._dropped.appendleft(handle)
+                    if not self._post():
                         return
                 self._take_late()
             except (OSError, ValueError, IndexError):
@@ -539,14 +600,15 @@ class Session:
             finally:
                 self._mutex.release()
 
-    def _post(self, handle):
-        """Has the daemon release what was dropped. It waits for nothing, for a daemon may be stopped, and what the handler of a signal raises is lost where the garbage collector runs. False:
+    def _post(self):
+        """Has the daemon release what was dropped first, and no more is dropped then: nothing comes between, as the calls are C's, one within the other. It waits for nothing, for a daemon may be stopped, and what the handler of a signal raises is lost where the garbage collector runs. False:
         there is no room for another request now."""
         self._tag += 1
-        request = w.RELEASE_REQUEST.pack(handle, w.RELEASE_BRIEF)
+        request = w.RELEASE_REQUEST.pack(self._dropped[0], w.RELEASE_BRIEF)
+        message = w.HEADER.pack(w.RELEASE, 0, w.HEADER.size + len(request), self._tag, 0) + request
         self._awaited.add(self._tag)
         try:
-            self._socket.sendmsg([w.HEADER.pack(w.RELEASE, 0, w.HEADER.size + len(request), self._tag, 0) + request], [], socket.MSG_DONTWAIT)
+            any(map(collections.deque.popleft, itertools.compress((self._dropped,), map(self._socket.sendmsg, ([message],), ([],), (socket.MSG_DONTWAIT,)))))
         except BlockingIOError:
             self._awaited.discard(self._tag)
             return False
@@ -566,21 +628,33 @@ class Session:
                 answer.give()
 
     def close(self):
-        """Ends the session and all its objects, except memory that is still mapped. Repeated calls do nothing.
+        """Ends the session and all its objects, except memory that is still mapped. It waits for a call of another thread. Repeated calls do nothing.
 
         Raises
         ------
         OSError
             As close(2).
         """
-        with self._mutex if self._pid == os.getpid() else contextlib.nullcontext():  # in a child it may be held for ever
+        if self._pid != os.getpid():  # in a child the lock may be held for ever
             self._socket = None
-            self._end()
+            self._free()
+            return
+        _wait.alone(self._mutex, self._shut)
+        self._close()
+
+    def _shut(self):
+        s, self._socket = self._socket, None
+        if s is not None and _identity(s.fileno()) == self._identity:
+            with contextlib.suppress(OSError):  # the daemon was faster
+                s.shutdown(socket.SHUT_RDWR)  # for who waits for the end of the daemon
+
+    def _end(self):
+        self._free()
 
 
 def _anew():
-    """In a child: a thread of the parent may have held the lock, and does not exist here."""
-    Session._lock = threading.RLock()
+    """In a child: a thread of the parent may have held the locks, and does not exist here."""
+    Session._lock, Session._opening = threading.RLock(), {}
 
 
 os.register_at_fork(after_in_child=_anew)

@@ -13,6 +13,7 @@ import weakref
 from ._flight import Flight, StreamBatch, keep
 from ._format import need_plain, need_plain_array
 from ._memory import address_of
+from ._use import Use
 
 _UNKNOWN = (1 << 64) - 1  # the size of memory of which only the address is known
 _MOST = (1 << 63) - 1  # what an offset and a length may be
@@ -74,12 +75,12 @@ def library():
                 raise OSError(f"memory that is no Buffer and no Mapping takes the C library (make -C sdk/c; LANEFS_LIBRARY says where it is): {e}") from None
             p, size, u64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
             batch = [p, ctypes.c_uint32, p, p, size, p, p]
-            for f, result, args in (("connect", p, [ctypes.c_int]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
+            for f, result, args in (("python_connect", p, [ctypes.c_char_p, ctypes.c_char_p, p]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
                                     ("stage_free", None, [p]), ("open", ctypes.c_int, [p, ctypes.c_int, p]), ("release", ctypes.c_int, [p, ctypes.c_uint32]),
                                     ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch),
                                     ("read_async", ctypes.c_int, batch + [p]), ("write_async", ctypes.c_int, batch + [p]), ("stage_ways", None, [p, p]), ("sum", u64, [p, size]),
                                     ("pieces", ctypes.c_int, [p, p, p, size, u64, p]), ("mark_new", p, [p, p, p]), ("mark_set", ctypes.c_int, [p]),
-                                    ("mark_reached", ctypes.c_int, [p, ctypes.c_int]), ("mark_free", None, [p]), ("on_wait", None, [p, p, p])):
+                                    ("mark_reached", ctypes.c_int, [p, ctypes.c_int]), ("mark_free", None, [p])):
                 f = getattr(lib, "lanefs_" + f)
                 f.restype, f.argtypes = result, args
             _lib = lib
@@ -119,10 +120,10 @@ def _end(pid, lib, session, stage):
 class Stage:
     """A stage, with a connection of its own. It belongs to a Session of the same process."""
 
-    def __init__(self, fd):
+    def __init__(self, session):
         self._lib = lib = library()
-        self.session = _check(lib, lib.lanefs_connect(fd))
-        lib.lanefs_on_wait(self.session, ctypes.cast(lib.lanefs_python_asked, ctypes.c_void_p), ctypes.addressof(_signals))
+        device = session.device if session.gpus > 1 else ""  # not the one that is current for this thread, which may be a loop's
+        self.session = _check(lib, lib.lanefs_python_connect(os.fsencode(session._path), device.encode() or None, ctypes.addressof(_signals)))
         self._dropped = collections.deque()  # handles to release when no call is under way
         try:
             self.at = _check(lib, lib.lanefs_stage_new(self.session, _SIZE))
@@ -132,18 +133,20 @@ class Stage:
         self._end = weakref.finalize(self, _end, os.getpid(), lib, self.session, self.at)
         self._end.atexit = False  # the end of the process frees all
 
-    def open(self, fd):
+    def open(self, file, fd):
+        """A file's handle here. The caller has a Use of the file, which has this descriptor."""
         try:
-            return Opened(self, fd)
+            return Opened(self, file, fd)
         except OSError as e:
-            return self._instead(fd, e)
+            return self._instead(file, e)
 
     @staticmethod
-    def _instead(fd, why):
+    def _instead(file, why):
         """The file at a stage of its own, if what failed was called in the middle of a call of the same thread: by the handler of a signal."""
         if why.errno != errno.EDEADLK:
             raise why
-        return Opened(Stage(fd), fd)
+        with Use(file):
+            return Opened(Stage(file.session), file, file._opened())
 
     def handle(self, fd):
         self._drain()
@@ -177,7 +180,7 @@ class Stage:
         try:
             _check(self._lib, call(self.at, file, address, pieces.buffer_info()[0], n, stream or None, results.buffer_info()[0]))
         except OSError as e:
-            file = self._instead(file.fd, e)
+            file = self._instead(file.file(), e)
             return file.stage.batch(read, file, address, pieces, stream)
         return results
 
@@ -190,7 +193,7 @@ class Stage:
             try:
                 _check(self._lib, -1)
             except OSError as e:
-                file = self._instead(file.fd, e)
+                file = self._instead(file.file(), e)
                 return file.stage.one(read, file, address, offset, start, length, stream)
         return piece[3]
 
@@ -209,7 +212,7 @@ class Stage:
         try:
             mark = None if at is None else Mark(self, (address + at) & _UNKNOWN, stream)
         except OSError as e:
-            file = self._instead(file.fd, e)
+            file = self._instead(file.file(), e)
             return file.stage.batch_on(read, file, address, pieces, stream, memory)
         flight = Flight(array.array("q", bytes(8 * n)), ctypes.c_int64(), mark, (self, file, memory))
         batch = StreamBatch(flight)
@@ -232,8 +235,8 @@ class Stage:
 class Opened:
     """A file's handle at a stage, as a parameter of the library's. It ends with the last reference to this, by the file and by batches on streams."""
 
-    def __init__(self, stage, fd):
-        self.stage, self.fd = stage, fd
+    def __init__(self, stage, file, fd):
+        self.stage, self.file = stage, weakref.ref(file)
         self._as_parameter_ = stage.handle(fd)
         weakref.finalize(self, stage.release, self._as_parameter_).atexit = False
 

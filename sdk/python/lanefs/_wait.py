@@ -38,9 +38,23 @@ def ready(poll, timeout):
 
 
 def free(lock):
-    """Waits until a lock is free, of whose holder the wait may be long. with takes it then. The calls are C's, one within the other: nothing comes between taking it here and giving it back."""
+    """Waits until a lock is free, of whose holder the wait may be long. The calls are C's, one within the other: nothing comes between taking it here and giving it back."""
     while not list(map(_release, itertools.compress((lock,), map(lock.acquire, (True,), (SLICE,))))):
         pass
+
+
+def alone(lock, call, *args):
+    """What call(*args) returns, while this thread has the lock, an RLock of whose holder the wait may be long. Between taking it and `with`, which then has it at once, it is in a list, from
+    which calls of C's give it back."""
+    mine = []
+    try:
+        while not mine:
+            mine.extend(itertools.compress((lock,), map(lock.acquire, (True,), (SLICE,))))
+        with lock:
+            any(map(_release, map(list.pop, (mine,))))
+            return call(*args)
+    finally:
+        any(map(_release, map(list.pop, itertools.repeat(mine, len(mine)))))
 
 
 _release = operator.methodcaller("release")

@@ -398,12 +398,17 @@ class Slab:
             with self._only(self._lock):
                 pending, dirty = dict(self._pending), list(self._dirty)
             if pending or dirty:
-                os.fsync(self._f.fd)
+                with _file.Use(self._f):
+                    os.fsync(self._f._opened())
                 self._entries(pending, dirty)
 
     def _entries(self, pending, dirty):
         """Steps 2 and 3 of a commit."""
-        f, size, pages, live = self._f, _slab.ENTRY.size, set(), {}
+        with _file.Use(self._f):  # another thread may close the slab: the descriptor's number is another file's then
+            self._write_entries(self._f._opened(), pending, dirty)
+
+    def _write_entries(self, fd, pending, dirty):
+        size, pages, live = _slab.ENTRY.size, set(), {}
         try:
             with self._only(self._lock):
                 generation, self._next = self._next, self._next + 1
@@ -422,9 +427,9 @@ class Slab:
             for page in sorted(pages):
                 at = page * _slab.ALIGN
                 view = bytes(self._index[at:at + _slab.ALIGN]).ljust(_slab.ALIGN, b"\0")
-                if os.pwrite(f.fd, view, self._layout.index + at) != len(view):
+                if os.pwrite(fd, view, self._layout.index + at) != len(view):
                     raise OSError(errno.EIO, "a short write of the index", self.path)
-            os.fsync(f.fd)
+            os.fsync(fd)
         except BaseException:
             with self._lock:  # again with the next commit
                 for name, b in live.items():

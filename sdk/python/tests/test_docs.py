@@ -13,7 +13,7 @@ import unittest
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lanefs")
 GIVEN_OUT = {"__init__": None, "kv": None, "lmcache": None, "torch.__init__": None}
 STUBS = {"__init__.pyi": "__init__", "kv.pyi": "kv", "lmcache.pyi": "lmcache", os.path.join("torch", "__init__.pyi"): "torch.__init__"}
-ITSELF = {"__init__", "__enter__", "__exit__", "__del__", "__repr__"}  # what everybody knows; a constructor's text is its class's
+ITSELF = {"__new__", "__init__", "__reduce__", "__enter__", "__exit__", "__del__", "__repr__"}  # what everybody knows; a constructor's text is its class's
 OWN = {"NotLaneFS": OSError, "Full": OSError, "Error": Exception}      # of this package and of modules
 TYPES = {"f": "File", "file": "File", "session": "Session", "_session": "Session", "driver": "Driver", "_driver": "Driver", "ring": "Ring", "_layout": "Layout"}
 HARMLESS = {"fspath", "fsdecode", "fsencode", "getpid", "strerror", "get", "join", "dirname", "abspath", "basename", "exists", "realpath"}

@@ -1,0 +1,50 @@
+"""What one thread closes while calls of others use it. A descriptor's number, and a handle's, are another file's once they are closed: so what is closed in the middle of calls ends with the last
+of them, and those that come later find it closed."""
+
+import contextlib
+import os
+import weakref
+
+
+class Here:
+    """Base of what is this process's."""
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} of LaneFS is this process's: it is neither copied nor sent to another, which opens one of its own")
+
+
+class Closable(Here):
+    """Base of what calls use and any thread may close. A class has `_end`, which frees all, and may be called again."""
+
+    _closed = False
+
+    def __new__(cls, *args, **kwargs):
+        self = super().__new__(cls)
+        self._uses, self._made_by = weakref.WeakSet(), os.getpid()
+        return self
+
+    def _close(self):
+        """No call begins any more, and when none is under way, all is freed."""
+        self._closed = True
+        if not self._used():
+            self._end()
+
+    def _used(self):
+        return self._uses and self._made_by == os.getpid()  # in a child other threads are no more
+
+
+class Use:
+    """A call's use of a Closable, for with. What it is closed the call looks for after this has begun, and then needs not again."""
+
+    def __init__(self, of):
+        self._of = of  # a set that does not keep this has it: an interruption may come between any two lines
+
+    def __enter__(self):
+        self._of._uses.add(self)
+
+    def __exit__(self, *_):
+        of = self._of
+        of._uses.discard(self)
+        if of._closed and not of._used():
+            with contextlib.suppress(OSError):  # of its end this call is not told
+                of._end()
