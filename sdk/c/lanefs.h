@@ -19,6 +19,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if UINTPTR_MAX != UINT64_MAX
+#error "LaneFS is for programs with addresses of 64 bits"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

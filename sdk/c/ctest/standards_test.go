@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +43,18 @@ func TestStandards(t *testing.T) {
 				require.NoError(t, err, "%s, %s: %s", name, standard, out)
 			}
 		}
+	}
+}
+
+// TestNarrow: the header refuses programs with addresses of 32 bits. The linker would only say that it does not find the library.
+func TestNarrow(t *testing.T) {
+	if _, err := exec.LookPath("gcc"); err != nil || runtime.GOARCH != "amd64" {
+		t.Skip("needs gcc, on amd64")
+	}
+	for _, narrow := range []string{"-m32", "-mx32"} {
+		out, err := exec.Command("gcc", narrow, "-ffreestanding", "-fsyntax-only", "../lanefs.h").CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), "addresses of 64 bits", narrow)
 	}
 }
 
