@@ -167,7 +167,7 @@ func TestWheel(t *testing.T) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skip("needs cc: make deps installs it")
 	}
-	from, to := t.TempDir(), t.TempDir() // pip writes into the sources
+	from, to := filepath.Join(t.TempDir(), "a checkout"), t.TempDir() // pip writes into the sources
 	require.NoError(t, os.MkdirAll(filepath.Join(from, "sdk"), 0o755))
 	for _, name := range []string{"python", "c"} {
 		out, err := exec.Command("cp", "-r", filepath.Join("..", name), filepath.Join(from, "sdk", name)).CombinedOutput()

@@ -37,7 +37,7 @@ class Build(build_py):
             if shutil.which(tool) is None:
                 raise SystemExit(f"lanefs: {tool} is not here: install a C compiler and make, or put a liblanefs.so.1 into lanefs/")
         out = os.path.abspath(os.path.join(self.build_lib, "..", "sdk-c"))
-        subprocess.run(["make", "-s", "-C", SOURCE, f"BUILD={out}"], check=True)
+        subprocess.run(["make", "-s", "-C", SOURCE, f"BUILD={os.path.relpath(out, SOURCE)}"], check=True)  # what is above the checkout may have spaces, of which make knows nothing
         os.makedirs(os.path.dirname(to), exist_ok=True)
         shutil.copyfile(os.path.join(out, "liblanefs.so.1.0.0"), to)
 
