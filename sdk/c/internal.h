@@ -99,6 +99,9 @@ HIDDEN int lanefs_lost(void);
 /* Whether n bytes at p, which no GPU knows, are memory that may be written to, or only read. It takes 0.2 us for each page, and 0.7 at least. Where the kernel cannot be asked the answer is yes. */
 HIDDEN int lanefs_there(const void *p, size_t n, int write);
 
+/* Whether the calling thread asks for that in any case, and not only where a GPU's memory may have been freed. */
+HIDDEN int lanefs_unsure(void);
+
 /* What the program asks of waits: lanefs_on_wait. f is NULL if it asks nothing. */
 struct asking { int (*f)(void *); void *arg; };
 HIDDEN const struct asking *lanefs_asking(const lanefs *s);

@@ -196,7 +196,7 @@ int lanefs_batch_target(struct batch *b, void *stream)
 		for (int i = 0; i < LIBRARIES; i++)
 			if (loaded[i])
 				return there(b) ? 0 : t->lost ? lanefs_stage_lost(t) : lanefs_fail(EFAULT, "the memory is neither a GPU's nor the program's: was it freed?");
-		return 0;
+		return !lanefs_unsure() || there(b) ? 0 : lanefs_fail(EFAULT, "the address is none of memory that the program has, or may use so");
 	}
 	at = *t;
 	b->one = t->whole;

@@ -334,8 +334,8 @@ class File(Closable):
         NotLaneFS
             The file is not on a LaneFS mount (fallback), and the memory is not the CPU's.
         OSError
-            EACCES, EIO, or ECONNRESET after the end of the daemon; EFAULT: NULL, and in a process with a GPU's driver memory that was freed or ends before the range (without one an
-            address of no memory ends the process, as in C); the C library is not here; this process forked from that which opened the file.
+            EACCES, EIO, or ECONNRESET after the end of the daemon; EFAULT: NULL, an address of no memory, and in a process with a GPU's driver memory that was freed; of an address the first and the last page of the range are looked at, and what is
+            missing between them ends the process, as in C; the C library is not here; this process forked from that which opened the file.
         """
         if isinstance(memory, (Buffer, Mapping)):
             return self.ring._carry_out(w.READ, self, memory, offset, start, length)
@@ -537,7 +537,8 @@ class File(Closable):
             n, = self._batch(read, memory, [offset], [start], [length], stream)  # it says what is wrong
         else:  # without its arrays, which cost more than a small read does
             stage, handle = self._staged or self._on_stage()
-            n = stage.one(read, handle, address, offset, start, length, on)
+            with _stage.unsure() if size is None else _SURE:
+                n = stage.one(read, handle, address, offset, start, length, on)
         if n < 0:
             raise OSError(-n, os.strerror(-n))
         return n
@@ -547,14 +548,16 @@ class File(Closable):
         if self.session is None:
             return self._plain_batch(read, address, pieces)
         stage, handle = self._on_stage()
-        return stage.batch(read, handle, address, pieces, stream)
+        with _stage.unsure() if isinstance(memory, int) else _SURE:
+            return stage.batch(read, handle, address, pieces, stream)
 
     def _batch_on(self, read, memory, file_offsets, offsets, lengths, stream):
         address, pieces, on, _ = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
         if self.session is None:
             return StreamBatch(Flight(self._plain_batch(read, address, pieces)))
         stage, handle = self._on_stage()
-        return stage.batch_on(read, handle, address, pieces, on, _stage.held(memory, stream))
+        with _stage.unsure() if isinstance(memory, int) else _SURE:
+            return stage.batch_on(read, handle, address, pieces, on, _stage.held(memory, stream))
 
     def _plain_batch(self, read, address, pieces):
         with Use(self):
@@ -675,6 +678,7 @@ class File(Closable):
             self.close()
 
 
+_SURE = contextlib.nullcontext()
 _FAR = 1 << 61  # beyond the end of any file
 
 

@@ -1404,6 +1404,35 @@ class Any(unittest.TestCase):
         view.release()
         self.refused_all(view, ValueError, "released")
 
+    def test_no_memory(self):  # where there is nothing, and what may not be written to
+        code = """if 1:
+            import errno, mmap, sys, ctypes
+            import lanefs
+            m = mmap.mmap(-1, 3 * 4096)
+            at = ctypes.addressof(ctypes.c_char.from_buffer(m))
+            libc = ctypes.CDLL(None)
+            libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+            assert libc.mprotect(at + 4096, 8192, 1) == 0
+            with lanefs.open(sys.argv[1], "r+") as f:
+                assert f.read_into(at, 0, 0, 4096) == f.write_from(at, 0, 0, 8192) // 2 == 4096
+                for address in 1, 4096, 1 << 46, 2**64 - 8192, at + 4096:
+                    calls = [lambda: f.read_into(address, 0, 0, 100), lambda: f.read_batch(address, [0], [0], [100]), lambda: f.read_batch_on(address, [0], [0], [100]).wait(),
+                             lambda: f.read_into(address - 50 if address > 50 else address, 0, 0, 100)]
+                    if address != at + 4096:
+                        calls += [lambda: f.write_from(address, 0, 0, 100), lambda: f.write_batch(address, [0], [0], [100])]
+                    for call in calls:
+                        try:
+                            call()
+                        except OSError as e:
+                            assert e.errno == errno.EFAULT, e
+                        else:
+                            raise SystemExit(f"{address:#x}")
+            print("ok")
+        """
+        p = write("no memory", b"x" * 8192)
+        said = subprocess.run([sys.executable, "-c", code, p], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertEqual((said.stdout, said.returncode), ("ok\n", 0))
+
     def test_held(self):  # memory that changes its size does not while it is used
         b, stage = bytearray(100), self.file.session.stage(self.file.fd)
         held = []
