@@ -7,27 +7,25 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 )
 
 var (
-	mu     sync.Mutex                   // held for changes
-	locked atomic.Pointer[map[int]bool] // the numbers of threads. Each change makes a new one
+	mu     sync.Mutex                       // held for changes
+	locked atomic.Pointer[map[uintptr]bool] // by self. Each change makes a new one
 )
 
 // Lock is runtime.LockOSThread, for a goroutine whose thread ends with it. The function that it returns is called at the goroutine's end.
 func Lock() (end func()) {
 	runtime.LockOSThread()
-	tid := unix.Gettid()
-	change(func(all map[int]bool) { all[tid] = true })
-	return func() { change(func(all map[int]bool) { delete(all, tid) }) }
+	me := self()
+	change(func(all map[uintptr]bool) { all[me] = true })
+	return func() { change(func(all map[uintptr]bool) { delete(all, me) }) }
 }
 
-func change(f func(map[int]bool)) {
+func change(f func(map[uintptr]bool)) {
 	mu.Lock()
 	defer mu.Unlock()
-	all := map[int]bool{}
+	all := map[uintptr]bool{}
 	if p := locked.Load(); p != nil {
 		all = maps.Clone(*p)
 	}
@@ -35,8 +33,8 @@ func change(f func(map[int]bool)) {
 	locked.Store(&all)
 }
 
-// Locked says whether the calling goroutine has called Lock. One that is not locked never runs on the thread of one that is.
+// Locked says whether the calling goroutine has called Lock.
 func Locked() bool {
 	p := locked.Load()
-	return p != nil && len(*p) > 0 && (*p)[unix.Gettid()]
+	return p != nil && len(*p) > 0 && (*p)[self()]
 }
