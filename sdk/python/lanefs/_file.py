@@ -277,8 +277,11 @@ class File(Closable):
         """
         self._own()
         with Use(self):
-            self._need()
-            return (self._handle or _wait.alone(self._lock, self._make_handle)).fields[0]
+            handle = self._handle
+            if handle is None or self.fd is None:
+                self._need()
+                handle = _wait.alone(self._lock, self._make_handle)
+            return handle.fields[0]
 
     def _make_handle(self):
         if self._handle is None:
@@ -298,6 +301,9 @@ class File(Closable):
         """
         if self.session is None:
             return Plain()
+        ring = self._ring
+        if ring is not None and self.fd is not None:
+            return ring
         with Use(self):
             self.handle  # before the lock
             return self._ring or _wait.alone(self._lock, self._make_ring)

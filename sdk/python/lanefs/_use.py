@@ -3,7 +3,7 @@ of them, and those that come later find it closed."""
 
 import contextlib
 import os
-import weakref
+import sys
 
 
 class Here:
@@ -20,7 +20,8 @@ class Closable(Here):
 
     def __new__(cls, *args, **kwargs):
         self = super().__new__(cls)
-        self._uses, self._made_by = weakref.WeakSet(), os.getpid()
+        self._token, self._made_by = object(), os.getpid()
+        self._own_references = self._references()
         return self
 
     def _close(self):
@@ -29,22 +30,27 @@ class Closable(Here):
         if not self._used():
             self._end()
 
+    def _references(self):
+        return sys.getrefcount(self._token)
+
     def _used(self):
-        return self._uses and self._made_by == os.getpid()  # in a child other threads are no more
+        return self._references() > self._own_references and self._made_by == os.getpid()  # in a child other threads are no more
 
 
 class Use:
-    """A call's use of a Closable, for with. What it is closed the call looks for after this has begun, and then needs not again."""
+    """A call's use of a Closable, for with: as long as it lasts it has a reference to the Closable's token, and references are what is counted. An interruption may come between any two lines, and no
+    reference outlives it. Whether the Closable is closed the call looks for after this has begun, and then needs not again."""
+
+    __slots__ = ("_of", "_token")
 
     def __init__(self, of):
-        self._of = of  # a set that does not keep this has it: an interruption may come between any two lines
+        self._of, self._token = of, of._token
 
     def __enter__(self):
-        self._of._uses.add(self)
+        pass
 
     def __exit__(self, *_):
-        of = self._of
-        of._uses.discard(self)
+        of, self._token = self._of, None
         if of._closed and not of._used():
             with contextlib.suppress(OSError):  # of its end this call is not told
                 of._end()
