@@ -180,7 +180,7 @@ func (m placed) Reach() gpu.Reach { return m.reach }
 func TestEdgesGoAlong(t *testing.T) {
 	const long, edge = 256 << 10, 4096
 	of := func(n engine.Chosen) []uint64 { return []uint64{n.GPU, n.Host, n.Software, n.Late, n.Small} }
-	f := newBoth(t, false, time.Minute, softctl.Options{Queues: 8}, 2, 1)
+	f := newFailing(t, false, false, softctl.Options{Queues: 8}, engine.Config{Lanes: 2, CPULanes: 1, CPU: openHost(t), HangTimeout: time.Minute, LateAfter: time.Minute})
 	own := f.Chunk(t, long)
 	var want engine.Chosen
 	for name, c := range map[string]struct {
