@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -76,18 +75,22 @@ func lostChild(how string) error {
 	if done, err := s.Done(); !done || err != nil || d.Lost() != nil {
 		return fmt.Errorf("before: %t, %w, %w", done, err, d.Lost())
 	}
-	var returned atomic.Bool
+	const long = 300 * time.Millisecond
+	began, ended := time.Now(), make(chan struct{})
+	if how != "in a call" {
+		close(ended)
+	}
 	if how == "in a call" {
-		long, err := d.NewStream()
+		other, err := d.NewStream()
 		if err != nil {
 			return err
 		}
-		driver.Raw(slow, 300_000)
+		driver.Raw(slow, uintptr(long.Microseconds()))
 		was := count("cuStreamSynchronize")
 		go func() {
-			_, _ = long.Done()
-			returned.Store(true)
-			_ = long.Close()
+			_, _ = other.Done()
+			_ = other.Close()
+			close(ended)
 		}()
 		for count("cuStreamSynchronize") == was { // by which the stand-in's query is
 			time.Sleep(time.Millisecond)
@@ -108,7 +111,7 @@ func lostChild(how string) error {
 			return errors.New("the context is not released")
 		}
 	}
-	if how == "in a call" && !returned.Load() {
+	if how == "in a call" && time.Since(began) < long {
 		return errors.New("the context is released while a call is under way")
 	}
 	before := count("cuStreamSynchronize") + count("cuCtxSetCurrent") + count("cuMemHostUnregister") + count("cuMemcpyAsync")
@@ -130,6 +133,7 @@ func lostChild(how string) error {
 	if n := count("cuStreamSynchronize") + count("cuCtxSetCurrent") + count("cuMemHostUnregister") + count("cuMemcpyAsync"); n != before {
 		return fmt.Errorf("%d calls after the release", n-before)
 	}
+	<-ended
 	if err := d.Close(); err != nil {
 		return err
 	}
