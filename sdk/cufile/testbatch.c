@@ -4,6 +4,7 @@
  * Prints "ok".
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -77,17 +79,46 @@ void free(void *p)
 
 /* ---- The daemon ---- */
 
+/* The state of a thread, by the path of its directory in /proc. */
+static char state_of(const char *dir)
+{
+	char path[96], state = 0;
+	snprintf(path, sizeof path, "%s/stat", dir);
+	FILE *f = fopen(path, "r");
+	if (f) {
+		WANT(fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+		fclose(f);
+	}
+	return state;
+}
+
+/* Stops the daemon. It stands still when all of its threads do, which on a busy machine takes a while. */
 static void stop(void)
 {
-	char path[64], state = 0;
-	snprintf(path, sizeof path, "/proc/%d/stat", served_by);
+	char tasks[32], path[64];
+	snprintf(tasks, sizeof tasks, "/proc/%d/task", served_by);
 	WANT(kill(served_by, SIGSTOP) == 0);
-	while (state != 'T') {
-		FILE *f = fopen(path, "r");
-		WANT(f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
-		fclose(f);
+	for (int moving = 1; moving;) {
+		DIR *d = opendir(tasks);
+		WANT(d);
+		moving = 0;
+		for (struct dirent *e; (e = readdir(d));) {
+			snprintf(path, sizeof path, "%s/%.20s", tasks, e->d_name);
+			moving += e->d_name[0] != '.' && state_of(path) != 'T';
+		}
+		closedir(d);
 		usleep(1000);
 	}
+}
+
+/* Returns when another thread of this process, which says which it is, waits. */
+static void asleep(_Atomic int *tid)
+{
+	char path[48];
+	do {
+		usleep(20000);
+		snprintf(path, sizeof path, "/proc/self/task/%d", *tid);
+	} while (!*tid || state_of(path) != 'S');
 }
 
 static void go_on(void) { WANT(kill(served_by, SIGCONT) == 0); }
@@ -229,7 +260,7 @@ static void limits(void)
 
 /* ---- Cancelled, destroyed, left to the driver's end while a request is under way and a thread waits ---- */
 
-struct wait { CUfileBatchHandle_t b; int limited; CUfileError_t e; unsigned n; _Atomic int ended, how; };
+struct wait { CUfileBatchHandle_t b; int limited; CUfileError_t e; unsigned n; _Atomic int ended, how, tid; };
 
 static void *waits(void *arg)
 {
@@ -237,6 +268,7 @@ static void *waits(void *arg)
 	CUfileIOEvents_t e[K];
 	struct timespec ages = {100, 0};
 	w->n = K;
+	w->tid = (int)syscall(SYS_gettid);
 	w->e = cuFileBatchIOGetStatus(w->b, K, &w->n, e, w->limited ? &ages : NULL);
 	return NULL;
 }
@@ -264,9 +296,10 @@ static void ended(void)
 		int with_waiter = w.how < 2;
 		stop();
 		w.b = submitted(K, 1);
-		if (with_waiter)
+		if (with_waiter) {
 			WANT(pthread_create(&waiter, NULL, waits, &w) == 0);
-		usleep(20000);
+			asleep(&w.tid);
+		}
 		WANT(pthread_create(&ender, NULL, ends, &w) == 0);
 		usleep(20000);
 		WANT(!w.ended); /* something is under way */
