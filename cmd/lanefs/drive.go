@@ -149,7 +149,7 @@ func (c *drive) open(cfg *mountConfig, beside *drive, nc controller.Config) (err
 	c.nvme, c.choice, err = engine.OpenBest(nc, ladder, cfg.engine(), cfg.namespace())
 	if err == nil {
 		for _, e := range c.copyEngines() {
-			e.OnStuck(func(why error) { leaveGPU(c.nvme, why) })
+			e.OnStuck(c.nvme.LeaveRuntime)
 		}
 	}
 	return err
@@ -161,14 +161,6 @@ func (c *drive) copyEngines() (all []*copyengine.Engine) {
 		all = append(all, c.copy)
 	}
 	return append(all, c.copies...)
-}
-
-// leaveGPU moves the lanes of a GPU that does not end a copy, or whose driver does not return, unless they have moved. To wait for their own calls to hang would take longer.
-func leaveGPU(n *controller.Controller, why error) {
-	gen := n.Generation() // before it is looked
-	if !n.RuntimeFailed() {
-		n.Recover(gen, controller.RuntimeError{Err: why})
-	}
 }
 
 // Close shuts the controller down: its caches are on the medium when it returns nil.

@@ -155,7 +155,7 @@ func (c *copier) Stuck() error { return c.streams.Stuck() }
 // leaveGPU moves the lanes of all units.
 func (s *stack) leaveGPU(why error) {
 	for _, u := range s.all() {
-		leaveGPU(u.nvme, why)
+		u.nvme.LeaveRuntime(why)
 	}
 }
 

@@ -115,11 +115,7 @@ func Open(cfg Config) (*Controller, error) {
 		c.loner = l
 	}
 	c.cfg.Placement = c.complete(cfg.Placement)
-	c.copies.OnStuck(func(why error) {
-		if gen := c.Generation(); !c.RuntimeFailed() {
-			c.Recover(gen, RuntimeError{why})
-		}
-	})
+	c.copies.OnStuck(c.LeaveRuntime)
 	c.rt.Store(&cfg.Runtime)
 	if err := c.open(); err != nil {
 		if c.aq != nil {

@@ -58,20 +58,24 @@ func (c *Controller) AlsoRuns(rt gpu.Runtime) {
 	c.more = append(c.more, rt)
 }
 
+// LeaveRuntime has the lanes move since a GPU has failed, unless they have moved: for what finds that without a lane, whose own calls would take longer to.
+func (c *Controller) LeaveRuntime(why error) {
+	gen := c.Generation() // before it is looked: the lanes may move meanwhile
+	if !c.runtimeFailed.Load() {
+		c.Recover(gen, RuntimeError{why})
+	}
+}
+
 // checkRuntimes has the lanes move when a GPU is lost to this process. Lanes to which no request goes find that out never, and what they hold of the device is held until
 // they have moved or the process ends.
 func (c *Controller) checkRuntimes() {
-	gen := c.Generation() // before what it stands for: the lanes may move meanwhile
-	if c.runtimeFailed.Load() || c.failover.Load() != nil {
-		return
-	}
 	c.mu.Lock()
 	all := append([]gpu.Runtime{c.cfg.Runtime}, c.more...)
 	c.mu.Unlock()
 	for _, rt := range all {
 		if l, ok := rt.(gpu.Losable); ok {
 			if err := l.Lost(); err != nil {
-				c.Recover(gen, RuntimeError{err})
+				c.LeaveRuntime(err)
 				return
 			}
 		}

@@ -68,7 +68,7 @@ type Device struct {
 
 	lost       atomic.Pointer[Error] // with Config.Lose: what the device was lost by
 	released   bool                  // protected by mu
-	releaseErr error                 // of a release before Close; protected by mu
+	releaseErr error                 // of the release; protected by mu
 	ended      chan struct{}         // closed by Close
 }
 

@@ -25,7 +25,7 @@ func (d *Device) lose(e *Error) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if !d.closed {
-			d.releaseErr = d.releaseLocked()
+			_ = d.releaseLocked() // Close says it
 		}
 	}()
 }
@@ -35,8 +35,8 @@ func (d *Device) releaseLocked() error {
 	if d.released || d.cfg.Release == nil {
 		return d.releaseErr
 	}
-	d.released = true
-	return d.cfg.Release()
+	d.released, d.releaseErr = true, d.cfg.Release()
+	return d.releaseErr
 }
 
 // Lost implements gpu.Losable.
