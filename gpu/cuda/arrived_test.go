@@ -11,7 +11,6 @@ import (
 
 	"github.com/lanefs/lanefs/gpu/internal/driver"
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
-	standin "github.com/lanefs/lanefs/lab/cuda"
 )
 
 const arrivedEnv = "LANEFS_TEST_ARRIVED"
@@ -23,13 +22,7 @@ func TestArrived(t *testing.T) {
 		fmt.Println(arrivedChild())
 		os.Exit(0)
 	}
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("needs cc: make deps installs it")
-	}
-	dir := t.TempDir()
-	_, err = standin.Build(cc, dir)
-	require.NoError(t, err)
+	dir := standIn(t)
 	const options, ordering = "117", "118" // GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, GPU_DIRECT_RDMA_WRITES_ORDERING
 	for _, c := range []struct{ attributes, says string }{
 		{options + "=1," + ordering + "=0", "flushed 1 times: <nil>"},   // OPTION_HOST, ORDERING_NONE

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	standin "github.com/lanefs/lanefs/lab/cuda"
 )
 
 const findEnv = "LANEFS_TEST_FIND"
@@ -23,13 +21,7 @@ func TestFind(t *testing.T) {
 		fmt.Println(err)
 		os.Exit(0)
 	}
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("needs cc: make deps installs it")
-	}
-	dir := t.TempDir()
-	_, err = standin.Build(cc, dir)
-	require.NoError(t, err)
+	dir := standIn(t)
 	const gpus = "GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0"
 	const migs = "MIG-77777777-2222-3333-4444-555555555555@0000:01:00.0,MIG-88888888-2222-3333-4444-555555555555@0000:01:00.0"
 	chosen := func(first8 string) string {

@@ -14,7 +14,6 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/internal/driver"
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
-	standin "github.com/lanefs/lanefs/lab/cuda"
 )
 
 const lostEnv = "LANEFS_TEST_LOST"
@@ -26,13 +25,7 @@ func TestLost(t *testing.T) {
 		fmt.Println(lostChild(how))
 		os.Exit(0)
 	}
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("needs cc: make deps installs it")
-	}
-	dir := t.TempDir()
-	_, err = standin.Build(cc, dir)
-	require.NoError(t, err)
+	dir := standIn(t)
 	for _, how := range []string{"used", "unused", "in a call"} {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestLost$")
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, lostEnv+"="+how)

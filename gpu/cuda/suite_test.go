@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +12,7 @@ import (
 	"github.com/lanefs/lanefs/gpu/gputest"
 	"github.com/lanefs/lanefs/gpu/internal/driver"
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
+	standin "github.com/lanefs/lanefs/lab/cuda"
 )
 
 // device opens device 0, or skips the test saying what is missing.
@@ -21,6 +23,19 @@ func device(t testing.TB) gpu.Runtime {
 	}
 	require.NoError(t, err)
 	return r
+}
+
+// standIn is a directory with the stand-in for the driver's library, for the LD_LIBRARY_PATH of another process.
+func standIn(t *testing.T) string {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("needs cc: make deps installs it")
+	}
+	dir := t.TempDir()
+	_, err = standin.Build(cc, dir)
+	require.NoError(t, err)
+	return dir
 }
 
 func TestRuntime(t *testing.T) {
