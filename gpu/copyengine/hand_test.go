@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,12 +19,10 @@ import (
 // hanging is a detached runtime of which calls of some kinds do not return until they are let go of.
 type hanging struct {
 	*detached.Runtime
-	mu    sync.Mutex
-	kinds []string      // protected by mu
-	until chan struct{} // protected by mu
-	hangs atomic.Int64
-	pci   string
+	detached.Calls
+	pci string
 
+	mu                sync.Mutex
 	endless, unmarked bool // protected by mu: copies do not end; there are no marks
 	begun             atomic.Int64
 }
@@ -51,46 +48,19 @@ func newHanging(t *testing.T) *hanging {
 	require.NoError(t, err)
 	h := &hanging{Runtime: d}
 	t.Cleanup(func() {
-		h.letGo()
+		h.LetGo()
 		callLimit = limit
 	})
 	return h
 }
 
-// hang has calls of these kinds hang, the ones that begin from now on.
-func (h *hanging) hang(kinds ...string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.kinds, h.until = kinds, make(chan struct{})
-}
-
-func (h *hanging) letGo() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.kinds != nil {
-		h.kinds = nil
-		close(h.until)
-	}
-}
-
-func (h *hanging) call(kind string) {
-	h.mu.Lock()
-	until, hangs := h.until, slices.Contains(h.kinds, kind)
-	h.mu.Unlock()
-	if hangs {
-		h.hangs.Add(1)
-		<-until
-		h.hangs.Add(-1)
-	}
-}
-
 func (h *hanging) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
-	h.call("alloc")
+	h.Call("alloc")
 	return h.Runtime.Alloc(kind, size)
 }
 
 func (h *hanging) NewStream() (gpu.Stream, error) {
-	h.call("stream")
+	h.Call("stream")
 	s, err := h.Runtime.NewStream()
 	return hangingStream{s, s.(gpu.Marker), h}, err
 }
@@ -102,7 +72,7 @@ type hangingStream struct {
 }
 
 func (s hangingStream) Copy(dst, src gpu.Addr, n int64) error {
-	s.h.call("copy")
+	s.h.Call("copy")
 	if !s.h.ends() {
 		s.h.begun.Add(1)
 		return nil
@@ -111,16 +81,16 @@ func (s hangingStream) Copy(dst, src gpu.Addr, n int64) error {
 }
 
 func (s hangingStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64) error {
-	s.h.call("launch")
+	s.h.Call("launch")
 	return s.Stream.Launch(f, grid, block, args...)
 }
 
 func (s hangingStream) Mark(dst gpu.Addr, v uint32) error {
-	s.h.call("mark")
+	s.h.Call("mark")
 	s.h.mu.Lock()
-	unmarked := s.h.unmarked || slices.Contains(s.h.kinds, "query")
+	unmarked := s.h.unmarked
 	s.h.mu.Unlock()
-	if unmarked { // the driver is asked
+	if unmarked || s.h.Sticks("query") { // the driver is asked
 		return errors.ErrUnsupported
 	}
 	if !s.h.ends() {
@@ -130,7 +100,7 @@ func (s hangingStream) Mark(dst gpu.Addr, v uint32) error {
 }
 
 func (s hangingStream) Done() (bool, error) {
-	s.h.call("query")
+	s.h.Call("query")
 	if !s.h.ends() {
 		return false, nil
 	}
@@ -208,7 +178,7 @@ func TestCallHangs(t *testing.T) {
 					})
 				}
 				all.Wait()
-				rt.hang(kind)
+				rt.Stick(kind)
 				for range 2 * streams / len(uses) {
 					for name, use := range uses {
 						goes(func() {
@@ -222,7 +192,7 @@ func TestCallHangs(t *testing.T) {
 					}
 				}
 				all.Wait() // each has its error
-				require.Positive(t, rt.hangs.Load(), "it hangs yet")
+				require.Positive(t, rt.Stuck(), "it hangs yet")
 				require.ErrorIs(t, <-told, ErrStuck)
 				require.ErrorIs(t, e.Stuck(), ErrStuck)
 				require.Empty(t, e.turns)
@@ -231,8 +201,8 @@ func TestCallHangs(t *testing.T) {
 				require.Greater(t, e.Left(), int64(size+streams*bounceSize))
 				require.ErrorIs(t, e.Close(), ErrStuck)
 
-				hung := int(rt.hangs.Load())
-				rt.letGo()
+				hung := int(rt.Stuck())
+				rt.LetGo()
 				for end := time.Now().Add(time.Minute); bytes.Count(stacks(), []byte("copyengine.(*call).end(")) < hung; time.Sleep(time.Millisecond) {
 					require.True(t, time.Now().Before(end), "hands go on after a call that was given up")
 				}
@@ -265,7 +235,7 @@ func TestPagesOfHungCopy(t *testing.T) {
 		require.NoError(t, err)
 		m, err := rt.Alloc(gpu.DevicePlain, 4096)
 		require.NoError(t, err)
-		rt.hang("copy")
+		rt.Stick("copy")
 		hung := first
 		if second {
 			hung = other
@@ -276,7 +246,7 @@ func TestPagesOfHungCopy(t *testing.T) {
 		first.unpins.Wait()
 		require.GreaterOrEqual(t, first.Left(), int64(len(page)+len(stage)))
 		require.ErrorIs(t, s.Stuck(), ErrStuck)
-		rt.letGo()
+		rt.LetGo()
 	}
 }
 
@@ -296,12 +266,12 @@ func TestOthersOfHungCopy(t *testing.T) {
 		for rt.begun.Load() == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		rt.hang("copy")
+		rt.Stick("copy")
 		require.ErrorIs(t, e.Write(m, 0, make([]byte, 4096)), ErrStuck)
 		err = <-waits
 		require.ErrorIs(t, err, ErrStuck)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
-		rt.letGo()
+		rt.LetGo()
 	}
 }
 
@@ -310,7 +280,7 @@ func TestStageCallHangs(t *testing.T) {
 	rt := newHanging(t)
 	e, err := New(rt)
 	require.NoError(t, err)
-	rt.hang("alloc")
+	rt.Stick("alloc")
 	_, err = e.Stage(4096)
 	require.ErrorIs(t, err, ErrStuck)
 	require.ErrorIs(t, e.Close(), ErrStuck)
@@ -327,7 +297,7 @@ func TestPoolHangs(t *testing.T) {
 			var p Pool
 			p.OnStuck(func(why error) { told <- why })
 			require.NoError(t, p.Copy(rt, m.Addr()+4096, m.Addr(), 4096))
-			rt.hang(kind)
+			rt.Stick(kind)
 			var all sync.WaitGroup
 			for range 3 * poolStreams {
 				all.Go(func() {
@@ -340,10 +310,10 @@ func TestPoolHangs(t *testing.T) {
 				})
 			}
 			all.Wait()
-			require.Positive(t, rt.hangs.Load())
+			require.Positive(t, rt.Stuck())
 			require.ErrorIs(t, <-told, ErrStuck)
 			require.ErrorIs(t, p.Stuck(), ErrStuck)
-			rt.letGo()
+			rt.LetGo()
 			require.ErrorIs(t, p.Copy(rt, m.Addr()+4096, m.Addr(), 4096), ErrStuck)
 			p.Forget()
 			require.NoError(t, p.Copy(rt, m.Addr()+4096, m.Addr(), 4096), "another runtime's")
@@ -361,13 +331,13 @@ func TestSlowCall(t *testing.T) {
 	m, err := rt.Alloc(gpu.DevicePlain, 4096)
 	require.NoError(t, err)
 	for range 3 {
-		rt.hang("copy")
+		rt.Stick("copy")
 		ended := make(chan error)
 		go func() { ended <- e.Write(m, 0, make([]byte, 4096)) }()
-		for rt.hangs.Load() == 0 {
+		for rt.Stuck() == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		rt.letGo()
+		rt.LetGo()
 		require.NoError(t, <-ended)
 	}
 	require.NoError(t, m.Close())

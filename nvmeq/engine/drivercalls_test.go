@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,45 +21,13 @@ import (
 // stuckDriver is a device of which calls of some kinds do not return until they are let go of. Then they do what they were to do.
 type stuckDriver struct {
 	*detached.Runtime
-	mu      sync.Mutex
-	kinds   []string      // protected by mu: of calls that stick
-	until   chan struct{} // protected by mu: closed when they are let go of
-	stuck   atomic.Int64  // calls that are
-	streams int           // made so far
-	changed atomic.Int64  // launches whose arguments changed while they were stuck
-}
-
-// stick has calls of these kinds stick, until letGo.
-func (d *stuckDriver) stick(kinds ...string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.kinds, d.until = kinds, make(chan struct{})
-}
-
-func (d *stuckDriver) letGo() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.kinds != nil {
-		d.kinds = nil
-		close(d.until)
-	}
-}
-
-func (d *stuckDriver) call(kind string) {
-	d.mu.Lock()
-	until, sticks := d.until, slices.Contains(d.kinds, kind)
-	if sticks {
-		d.stuck.Add(1)
-	}
-	d.mu.Unlock()
-	if sticks {
-		<-until
-		d.stuck.Add(-1)
-	}
+	detached.Calls
+	streams int          // made so far
+	changed atomic.Int64 // launches whose arguments changed while they were stuck
 }
 
 func (d *stuckDriver) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
-	d.call("alloc")
+	d.Call("alloc")
 	m, err := d.Runtime.Alloc(kind, size)
 	return stuckMemory{m, d}, err
 }
@@ -71,7 +38,7 @@ type stuckMemory struct {
 }
 
 func (m stuckMemory) Close() error {
-	m.d.call("free")
+	m.d.Call("free")
 	return m.Memory.Close()
 }
 
@@ -96,25 +63,25 @@ func (s stuckStream) Launch(f gpu.Function, grid, block gpu.Dim3, args ...uint64
 		}
 	}()
 	if s.setup {
-		s.d.call("reset")
+		s.d.Call("reset")
 	} else {
-		s.d.call("launch")
+		s.d.Call("launch")
 	}
 	return s.Stream.Launch(f, grid, block, args...)
 }
 
 func (s stuckStream) Copy(dst, src gpu.Addr, n int64) error {
-	s.d.call("copy")
+	s.d.Call("copy")
 	return s.Stream.Copy(dst, src, n)
 }
 
 func (s stuckStream) Done() (bool, error) {
-	s.d.call("query")
+	s.d.Call("query")
 	return s.Stream.Done()
 }
 
 func (s stuckStream) Wait(limit time.Duration) error {
-	s.d.call("query")
+	s.d.Call("query")
 	return s.Stream.Wait(limit)
 }
 
@@ -134,7 +101,7 @@ func newStuck(t *testing.T, ec engine.Config, opened func(*stuckDriver)) (*faili
 		}
 	}
 	f := newFailingRuntime(t, testrig.NewImage(t), of, spare, false, softctl.Options{}, ec, func(t controller.Transport) controller.Transport { return t })
-	t.Cleanup(d.letGo)
+	t.Cleanup(d.LetGo)
 	return f, d
 }
 
@@ -145,7 +112,7 @@ func unstuck(*stuckDriver) {}
 func (d *stuckDriver) returned(t *testing.T, f *failing) {
 	t.Helper()
 	until(t, "the calls return", func() bool {
-		return d.stuck.Load() == 0 && f.Log.Count("and is given up") == f.Log.Count("that was given up")
+		return d.Stuck() == 0 && f.Log.Count("and is given up") == f.Log.Count("that was given up")
 	})
 }
 
@@ -161,15 +128,15 @@ func TestDriverCallHangs(t *testing.T) {
 					ec := engine.Config{Lanes: 2, Batch: batch, HangTimeout: 500 * time.Millisecond}
 					f, d := newStuck(t, ec, func(d *stuckDriver) {
 						if late == "in the failover" {
-							d.letGo()
-							for end := time.Now().Add(time.Minute); d.stuck.Load() > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+							d.LetGo()
+							for end := time.Now().Add(time.Minute); d.Stuck() > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 							}
 						}
 					})
 					rounds, stop := f.write(t)
 					until(t, "some rounds", func() bool { return rounds.Load() > 20 })
 					before := f.Engine.Stats()
-					d.stick(kinds...)
+					d.Stick(kinds...)
 					read := make(chan []engine.LaneStats, 1)
 					go func() { read <- f.Engine.Stats() }()
 					until(t, "the lanes move", func() bool { return f.Controller.Failover() != nil })
@@ -177,7 +144,7 @@ func TestDriverCallHangs(t *testing.T) {
 					after := rounds.Load()
 					until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
 					if late == "after it" {
-						d.letGo()
+						d.LetGo()
 						d.returned(t, f)
 						after = rounds.Load()
 						until(t, "rounds with what the call began", func() bool { return rounds.Load() > after+20 })
@@ -197,7 +164,7 @@ func TestDriverCallHangs(t *testing.T) {
 					require.Zero(t, d.changed.Load())
 					require.NoError(t, f.Engine.Close())
 					if late == "at the end" {
-						require.Positive(t, d.stuck.Load(), "it hangs yet")
+						require.Positive(t, d.Stuck(), "it hangs yet")
 					}
 				})
 			}
@@ -210,12 +177,12 @@ func TestDriverCallHangsInReset(t *testing.T) {
 	f, d := newStuck(t, engine.Config{Lanes: 2, HangTimeout: 500 * time.Millisecond}, unstuck)
 	rounds, stop := f.write(t)
 	until(t, "some rounds", func() bool { return rounds.Load() > 20 })
-	d.stick("reset")
+	d.Stick("reset")
 	require.NoError(t, f.Controller.Reset())
 	require.NotNil(t, f.Controller.Failover())
 	after := rounds.Load()
 	until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
-	d.letGo()
+	d.LetGo()
 	d.returned(t, f)
 	after = rounds.Load()
 	until(t, "rounds with what the call began", func() bool { return rounds.Load() > after+20 })
@@ -227,9 +194,9 @@ func TestDriverCallIsSlow(t *testing.T) {
 	f, d := newStuck(t, engine.Config{Lanes: 2, HangTimeout: time.Minute}, unstuck)
 	rounds, stop := f.write(t)
 	until(t, "some rounds", func() bool { return rounds.Load() > 20 })
-	d.stick("launch")
-	until(t, "a launch is stuck", func() bool { return d.stuck.Load() > 0 })
-	d.letGo()
+	d.Stick("launch")
+	until(t, "a launch is stuck", func() bool { return d.Stuck() > 0 })
+	d.LetGo()
 	after := rounds.Load()
 	until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
 	stop()
@@ -242,13 +209,13 @@ func TestDriverCallHangsWithoutSpare(t *testing.T) {
 	f, d := newStuck(t, engine.Config{Lanes: 2, HangTimeout: 500 * time.Millisecond}, nil)
 	c := f.Chunk(t, 4096)
 	until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 })
-	d.stick("launch", "query", "reset")
+	d.Stick("launch", "query", "reset")
 	read := []engine.Command{f.RW(nvme.IORead, 0, c, 0, 4096)}
 	require.ErrorContains(t, f.Engine.Do(0, read), "no other runtime can run the lanes")
 	require.ErrorContains(t, f.Engine.Do(1, read), "out of service")
 	require.ErrorContains(t, f.Engine.Close(), "its memory is left allocated")
-	require.Positive(t, d.stuck.Load())
-	d.letGo()
+	require.Positive(t, d.Stuck())
+	d.LetGo()
 	d.returned(t, f)
 }
 
@@ -256,7 +223,7 @@ func TestDriverCallHangsWithoutSpare(t *testing.T) {
 func TestDriverCallHangsAtTheEnd(t *testing.T) {
 	f, d := newStuck(t, engine.Config{Lanes: 2, HangTimeout: 500 * time.Millisecond}, unstuck)
 	until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 })
-	d.stick("launch", "query", "reset", "free")
+	d.Stick("launch", "query", "reset", "free")
 	require.ErrorContains(t, f.Engine.Close(), "its memory is left allocated")
 	require.True(t, f.Controller.RuntimeFailed())
 	require.NotZero(t, f.Controller.LeftMemory())
@@ -272,7 +239,7 @@ func TestMemoryCallHangs(t *testing.T) {
 			require.NoError(t, err)
 			rounds, stop := f.write(t)
 			until(t, "some rounds", func() bool { return rounds.Load() > 20 })
-			d.stick(kind)
+			d.Stick(kind)
 			ended := make(chan error, 1)
 			go func() {
 				if kind == "alloc" {
@@ -282,7 +249,7 @@ func TestMemoryCallHangs(t *testing.T) {
 					ended <- data.Close()
 				}
 			}()
-			until(t, "it hangs", func() bool { return d.stuck.Load() > 0 })
+			until(t, "it hangs", func() bool { return d.Stuck() > 0 })
 			beside := make(chan error, 1)
 			go func() { beside <- f.Controller.Quiesced(func() error { return nil }) }()
 			until(t, "the lanes move", func() bool { return f.Controller.Failover() != nil })
@@ -292,8 +259,8 @@ func TestMemoryCallHangs(t *testing.T) {
 			until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
 			left := f.Controller.LeftMemory()
 			require.GreaterOrEqual(t, left, int64(1<<20))
-			d.letGo()
-			until(t, "the call returns", func() bool { return d.stuck.Load() == 0 })
+			d.LetGo()
+			until(t, "the call returns", func() bool { return d.Stuck() == 0 })
 			after = rounds.Load()
 			until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
 			stop()

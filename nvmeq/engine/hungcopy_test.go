@@ -29,7 +29,7 @@ func TestHungCopyEnds(t *testing.T) {
 			dev, err := detached.New(false)
 			require.NoError(t, err)
 			d := &stuckDriver{Runtime: dev}
-			t.Cleanup(d.letGo)
+			t.Cleanup(d.LetGo)
 			copies, err := copyengine.New(d)
 			require.NoError(t, err)
 			f := newFailing(t, true, false, softctl.Options{Queues: 32, Mover: copies},
@@ -49,7 +49,7 @@ func TestHungCopyEnds(t *testing.T) {
 				stop()
 			}
 
-			d.stick("copy")
+			d.Stick("copy")
 			var device sync.WaitGroup
 			var failed atomic.Int64
 			for i := range callers {
@@ -63,7 +63,7 @@ func TestHungCopyEnds(t *testing.T) {
 					}
 				})
 			}
-			until(t, "a copy hangs", func() bool { return d.stuck.Load() > 0 })
+			until(t, "a copy hangs", func() bool { return d.Stuck() > 0 })
 			before := rounds.Load()
 			ended := make(chan error, 1)
 			go func() {
@@ -100,7 +100,7 @@ func TestHungCopyEnds(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Fatal("it does not end")
 			}
-			require.Positive(t, d.stuck.Load(), "it hangs yet")
+			require.Positive(t, d.Stuck(), "it hangs yet")
 			if waits != "unmap" {
 				require.ErrorIs(t, borrowed.Close(), copyengine.ErrStuck, "the memory may be used yet, and its owner is told")
 			}
@@ -110,8 +110,8 @@ func TestHungCopyEnds(t *testing.T) {
 			}
 			require.Equal(t, waits == "failover", f.Controller.Failover() != nil)
 			until(t, "more rounds", func() bool { return rounds.Load() > before+20 })
-			d.letGo()
-			until(t, "the calls return", func() bool { return d.stuck.Load() == 0 })
+			d.LetGo()
+			until(t, "the calls return", func() bool { return d.Stuck() == 0 })
 			after := rounds.Load()
 			until(t, "more rounds", func() bool { return rounds.Load() > after+20 })
 			stop()
