@@ -39,6 +39,7 @@ func (r *ring) batches(subs []wire.Submission) (all []batch) {
 	for _, s := range subs {
 		j := job{Submission: s}
 		j.err = r.resolveLocked(&j)
+		r.looked++
 		if len(b.jobs) > 0 && b.bytes+s.Len > batchBytes {
 			all, b = append(all, b), r.fresh()
 		}
@@ -46,6 +47,7 @@ func (r *ring) batches(subs []wire.Submission) (all []batch) {
 		b.bytes += min(s.Len, batchBytes)
 		b.apart = b.apart || s.Op == wire.OpWrite && r.apart.Load()
 	}
+	r.ended.Broadcast() // a release may wait for these
 	return append(all, b)
 }
 
@@ -98,7 +100,7 @@ func (r *ring) resolveLocked(j *job) error {
 	return nil
 }
 
-// nameLocked returns the handle of a number and marks it as in use until the job has ended.
+// nameLocked returns the handle that a number was when the job was put in, and marks it as in use until the job has ended.
 func (r *ring) nameLocked(j *job, number uint32) handle {
 	at := 0 // of a job's handles
 	if j.uses[0] != nil {
@@ -110,6 +112,9 @@ func (r *ring) nameLocked(j *job, number uint32) handle {
 			return nil
 		}
 		r.recent[at] = u
+	}
+	if r.looked < u.from || r.looked >= u.until {
+		return nil
 	}
 	u.n++
 	j.uses[at] = u

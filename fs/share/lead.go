@@ -41,6 +41,7 @@ func (r *ring) takeAll() {
 		n, err := r.take(buf[:])
 		if err != nil {
 			r.stop() // the client has broken the protocol; it gets no more completions
+			r.lookNoMore()
 			break
 		}
 		if n == 0 {

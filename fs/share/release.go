@@ -13,8 +13,8 @@ import (
 // brief is how long a request for a brief release waits all the same: most releases end sooner, those of rings in a few wake-ups.
 const brief = 10 * time.Millisecond
 
-// release takes a handle's name away at once. Beside the connection's requests it then waits for those of rings that use it, and closes it. How long the
-// answer waits for that the client says, whose later requests wait for the answer.
+// release takes a handle's name away: from the connection's later requests, and from what is put into rings later. Beside the connection's requests it then waits for those of
+// rings that use it, also those that are put in and not taken yet, and closes it. How long the answer waits for that the client says, whose later requests wait for the answer.
 func (c *conn) release(q *wire.Release, _ []gate.Right) result {
 	var done <-chan struct{}
 	if q.Flags&wire.ReleaseAsk != 0 {

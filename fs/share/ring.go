@@ -2,6 +2,7 @@ package share
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,6 +64,8 @@ type ring struct {
 
 	mu       sync.Mutex      // protects the daemon's side of the completion ring, and uses
 	uses     map[uint32]*use // handles that requests may name, by number
+	looked   uint64          // submissions whose handles were looked up; protected by mu, as over
+	over     bool            // none is looked up any more
 	recent   [2]*use         // the last job's file and memory, which the next one's mostly are; protected by mu
 	ended    sync.Cond       // signalled when a batch has ended; with mu
 	inFlight atomic.Int64    // submissions taken and not completed
@@ -76,12 +79,17 @@ type ring struct {
 	moved     [2]*moved    // Server.moved, conn.moved
 }
 
-// use is a handle and how many requests in flight name it.
+// use is a handle and how many requests in flight name it. Submissions name it from the one that was put in first after it was there, up to the last one before its
+// release. They are counted as ring.looked does.
 type use struct {
-	number uint32
-	h      handle
-	n      int // protected by ring.mu
+	number      uint32
+	h           handle
+	from, until uint64
+	n           int // protected by ring.mu
 }
+
+// always is the until of a handle that is not being released.
+const always = math.MaxUint64
 
 func (c *conn) ring(q *wire.Ring, _ []gate.Right) result {
 	if c.has(ringKind) >= maxRings {
@@ -163,12 +171,13 @@ func (r *ring) close(c *conn) {
 	r.lead.Lock()
 	r.queue.end()
 	r.lead.Unlock()
+	r.lookNoMore()
 	r.done.Wait()
 	r.workers.Wait()
-	r.free()
 	c.mu.Lock()
-	delete(c.rings, r)
+	delete(c.rings, r) // before the memory goes, at which addHandle and removeHandle look
 	c.mu.Unlock()
+	r.free()
 }
 
 // stop ends the ring: no more submissions are taken. Those that were taken are carried out.
@@ -177,13 +186,26 @@ func (r *ring) stop() {
 	r.submit.End() // wakes both goroutines
 }
 
-// addHandle and removeHandle keep the ring's view of the connection's handles. No request taken after removeHandle names the handle. What it returns, if that is not
-// nil, waits for those in flight that do.
+// lookNoMore says that no more handles are looked up: the ring has been stopped, and nobody leads it who has not seen that. What was put in and not taken is never carried out.
+func (r *ring) lookNoMore() {
+	r.mu.Lock()
+	r.over = true
+	r.ended.Broadcast()
+	r.mu.Unlock()
+}
+
+// addHandle and removeHandle keep the ring's view of the connection's handles. A submission that was put in before addHandle does not name the handle, though it may
+// have its number, which was another's. One that was put in after removeHandle does not either. Those before are carried out: what removeHandle returns, if that is not nil,
+// waits for them, and for those in flight.
+//
+// The client cannot make that long: it ends with as many submissions as the ring has entries at most, whatever is put in later; those for whose completions there is no
+// room until the client takes some are not waited for, and get EBADF.
 func (r *ring) addHandle(number uint32, h handle) {
 	switch h.(type) {
 	case *file, *memory, *mapping:
 		r.mu.Lock()
-		r.uses[number] = &use{number: number, h: h}
+		queued, _ := r.rings.Queued(uint32(r.looked))
+		r.uses[number] = &use{number: number, h: h, from: r.looked + uint64(queued), until: always}
 		r.mu.Unlock()
 	}
 }
@@ -192,28 +214,48 @@ func (r *ring) removeHandle(number uint32) (wait func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u := r.uses[number]
-	delete(r.uses, number)
-	r.recent = [2]*use{}
-	if u == nil || u.n == 0 {
+	if u == nil {
 		return nil
+	}
+	if _, certain := r.rings.Queued(uint32(r.looked)); !r.over {
+		u.until = r.looked + uint64(certain)
+	}
+	if u.until == r.looked || u.until == always {
+		r.dropLocked(u)
+		if u.n == 0 {
+			return nil
+		}
+	} else {
+		r.submit.Wake() // the client may have put them in without a signal
 	}
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for u.n > 0 {
+		for u.n > 0 || r.looked < u.until && !r.over {
 			r.ended.Wait()
 		}
+		if r.uses[number] == u {
+			r.dropLocked(u)
+		}
 	}
+}
+
+// dropLocked takes a handle's name away.
+func (r *ring) dropLocked(u *use) {
+	delete(r.uses, u.number)
+	r.recent = [2]*use{}
 }
 
 // forget removes a handle that no request in flight names. It reports whether there is none.
 func (r *ring) forget(number uint32) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if u := r.uses[number]; u != nil && u.n > 0 {
+	u := r.uses[number]
+	if u != nil && u.n > 0 {
 		return false
 	}
-	delete(r.uses, number)
-	r.recent = [2]*use{}
+	if u != nil {
+		r.dropLocked(u)
+	}
 	return true
 }

@@ -182,6 +182,34 @@ func TestForget(t *testing.T) {
 	}
 }
 
+// TestReleaseOfRingThatEnds: a release that waits for what was put in ends with the ring, whose client does what it likes with the counters.
+func TestReleaseOfRingThatEnds(t *testing.T) {
+	for name, ends := range map[string]func(r *ring){
+		"impossible counters": func(r *ring) { r.rings.Word32(0).Store(1000); r.lead.Lock(); r.takeAll() },
+		"fewer than before":   func(r *ring) { r.rings.Word32(0).Store(1); r.close(&conn{}) },
+		"nothing was taken":   func(r *ring) { r.close(&conn{}) },
+	} {
+		r, _ := loneRing(t, never())
+		r.addHandle(7, &file{})
+		client, err := wire.NewRings(r.rings.Shared, 8)
+		require.NoError(t, err)
+		_, err = client.Submit(make([]wire.Submission, 3))
+		require.NoError(t, err)
+		wait := r.removeHandle(7)
+		require.NotNil(t, wait, name)
+		released := make(chan struct{})
+		go func() { defer close(released); wait() }()
+		select {
+		case <-released:
+			require.FailNow(t, "three are not taken", name)
+		case <-time.After(10 * time.Millisecond):
+		}
+		ends(r)
+		<-released
+		require.Empty(t, r.uses, name)
+	}
+}
+
 // TestRingCloses: a ring that is closed gives its workers' places back, and the connection has it no more.
 func TestRingCloses(t *testing.T) {
 	r, _ := loneRing(t, never())

@@ -184,7 +184,7 @@ struct lanefs_moved {
 int lanefs_how_moved(lanefs *s, struct lanefs_moved *m);
 
 /*
- * Closes a handle of lanefs_register or lanefs_open, after requests that name it have ended.
+ * Closes a handle of lanefs_register or lanefs_open, after the requests that name it and were submitted before have been carried out.
  *
  * Errors: EBADF, there is no such handle; daemon errors.
  */

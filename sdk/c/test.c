@@ -85,6 +85,32 @@ static void rings(lanefs *s, int fd, uint64_t size)
 }
 
 /* Pieces of three columns. */
+/* What is submitted before a release is carried out. */
+static void releases(lanefs *s, int fd)
+{
+	enum { N = 1024, BLOCK = 4096 };
+	static struct lanefs_request q[N];
+	static struct lanefs_completion c[N];
+	lanefs_ring *r = lanefs_ring_new(s, N);
+	int memory = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	WANT(r && memory >= 0 && ftruncate(memory, BLOCK) == 0);
+	for (int round = 0; round < 20; round++) {
+		uint32_t m, f;
+		WANT(lanefs_register(s, memory, LANEFS_MEMFD, 0, BLOCK, &m) == 0 && lanefs_open(s, fd, &f) == 0);
+		for (int i = 0; i < N; i++)
+			q[i] = (struct lanefs_request){.op = LANEFS_READ, .file = f, .memory = m, .file_offset = i, .length = BLOCK};
+		WANT(lanefs_ring_submit(r, q, N) == N && lanefs_release(s, round % 2 ? m : f) == 0);
+		int n = lanefs_ring_reap(r, c, N, 0);
+		WANT(n == N && "all have ended");
+		for (int i = 0; i < n; i++)
+			WANT(c[i].result == BLOCK);
+		WANT(lanefs_ring_submit(r, q, 1) == 1 && lanefs_ring_reap(r, c, 1, 60000) == 1 && c[0].result == -EBADF);
+		WANT(lanefs_release(s, round % 2 ? f : m) == 0);
+	}
+	lanefs_ring_free(r);
+	close(memory);
+}
+
 static void columns(void)
 {
 	const int64_t good[] = {7, 0, INT64_MAX}, zero[3] = {0};
@@ -319,6 +345,7 @@ int main(int argc, char **argv)
 	successor(s, fd);
 	forked(s, fd);
 	rings(s, fd, size);
+	releases(s, fd);
 	columns();
 	batches(s, fd, size);
 	signals(s, fd, size);

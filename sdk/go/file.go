@@ -19,5 +19,5 @@ func (s *Session) Open(f *os.File) (*File, error) {
 	return &File{object{s: s, handle: r.Handle}}, nil
 }
 
-// Close closes the file in the daemon, after requests that name it have ended.
+// Close closes the file in the daemon, after requests that name it and were started before have been carried out.
 func (f *File) Close() error { return f.release() }

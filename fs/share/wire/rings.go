@@ -135,6 +135,17 @@ func (r *Rings) Take(s []Submission) (int, error) {
 	return n, nil
 }
 
+// Queued is called by the daemon. It returns how many submissions the client has put in since the one that is counted taken, and of how many of them it is certain that
+// they can be carried out: there is room for their completions, also if the client takes none out. Both are 0 if the indexes are impossible.
+func (r *Rings) Queued(taken uint32) (queued, certain uint32) {
+	queued = r.Word32(sqTail).Load() - taken
+	used := taken - r.Word32(cqHead).Load() // by completions of what was taken, also those that are not there yet
+	if queued > 2*r.entries || used > r.completions {
+		return 0, 0
+	}
+	return queued, min(queued, r.completions-used)
+}
+
 // Submitted reports whether Take would return submissions or an error.
 func (r *Rings) Submitted() bool { return r.Word32(sqTail).Load() != r.Word32(sqHead).Load() }
 

@@ -664,7 +664,7 @@ class File(Closable):
         if self._ring is not None:
             self._ring.close()
         if self._handle is not None:
-            self.session._release_used(self._handle)
+            self._handle.release()
         sweep()
         if self.session is not None and self.session._lost:  # the number may be another file's
             self._fds.forget()

@@ -236,7 +236,7 @@ class Buffer(Closable):
 
     def _end(self):
         if self._reply is not None:
-            self.session._release_used(self._reply)
+            self._reply.release()
         self._life = None
 
     def __enter__(self):

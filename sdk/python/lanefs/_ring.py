@@ -108,7 +108,6 @@ class Ring(Here):
         self._pid = os.getpid()  # the reaper thread does not exist in a forked child
         self._untold = collections.deque()  # completions that the reaper has taken and not told
         os.set_blocking(self._wake_read, False)
-        self._session._rings.add(self)
         self._reaper = threading.Thread(target=self._reap, daemon=True, name="lanefs-ring")
         self._reaper.start()
 
@@ -422,15 +421,6 @@ class Ring(Here):
                 _tell((ended,))
             else:
                 others.append(ended)
-
-    def _submitted(self):
-        """Waits until the daemon has taken what is submitted: until then it does not know what that uses, and releases it at once."""
-        try:
-            tail = self._words[w.SQ_TAIL // 4]
-            while not self._ended and self._pid == os.getpid() and 0 < (tail - self._words[w.SQ_HEAD // 4]) & 0xFFFFFFFF <= self.entries:
-                time.sleep(0.001)
-        except ValueError:
-            pass  # another thread has closed the ring
 
     def _take(self):
         words, done = self._words, []

@@ -249,7 +249,6 @@ class Session(Closable):
 
     def __init__(self, path, gpu=None):
         self._mutex = threading.RLock()  # held once; of its own thread it is known then
-        self._rings = weakref.WeakSet()
         self._staging = threading.RLock()  # who makes the stage has it
         self._path = path
         self._dropped = collections.deque()  # handles that the holder of the mutex must release
@@ -542,7 +541,7 @@ class Session(Closable):
             return bool(ready)
 
     def release(self, handle):
-        """Closes a handle. Requests of rings that name it have ended when this returns. What the daemon says is no matter.
+        """Closes a handle. Requests of rings that name it and were submitted before have been carried out when this returns. What the daemon says is no matter.
 
         Parameters
         ----------
@@ -552,17 +551,6 @@ class Session(Closable):
         while self._busy(handle, flags):
             time.sleep(pause)  # other threads' calls go on meanwhile
             flags, pause = w.RELEASE_ASK, min(2 * pause, 0.05)
-
-    def _release_used(self, reply):
-        """Closes the handle of a reply, whose requests of rings that were submitted before are carried out.
-
-        Parameters
-        ----------
-        reply : Reply
-        """
-        for ring in list(self._rings):
-            ring._submitted()
-        reply.release()
 
     def _busy(self, handle, flags):
         """Asks for a release, or whether it is under way."""

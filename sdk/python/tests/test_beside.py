@@ -143,6 +143,13 @@ class Closing(unittest.TestCase):
                 b.close()
                 self.assertEqual({future.result(60) for future in futures}, {1})
 
+    def test_requests_of_what_is_dropped(self):  # by the garbage collector, which waits for nothing
+        with lanefs.open(self.other) as g:
+            ring, dropped = g.ring, g.session._dropped
+            for _ in range(200):
+                futures = ring.read_batch(lanefs.open(self.path), lanefs.Buffer(g, N), [(0, 0, 1)] * 20)
+                self.assertEqual(({future.result(60) for future in futures}, len(dropped)), ({1}, 0))
+
     def test_memory_of_a_request(self):
         ring, b, others = self.f.ring, lanefs.Buffer(self.f, N), []
         was = b.memoryview()
