@@ -86,39 +86,44 @@ static char state_of(const char *dir)
 	snprintf(path, sizeof path, "%s/stat", dir);
 	FILE *f = fopen(path, "r");
 	if (f) {
-		WANT(fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+		WANT(fscanf(f, "%*d (%*[^)]) %c", &state) == 1 || errno == ESRCH); /* it has ended meanwhile */
 		fclose(f);
 	}
 	return state;
 }
 
+/* The threads of a process, but for the calling one, that are in another state. */
+static unsigned threads_not(char state, pid_t process)
+{
+	char tasks[32], path[64];
+	unsigned n = 0;
+	snprintf(tasks, sizeof tasks, "/proc/%d/task", process);
+	DIR *d = opendir(tasks);
+	WANT(d);
+	for (struct dirent *e; (e = readdir(d));) {
+		snprintf(path, sizeof path, "%s/%.20s", tasks, e->d_name);
+		n += e->d_name[0] != '.' && atoi(e->d_name) != (int)syscall(SYS_gettid) && state_of(path) != state;
+	}
+	closedir(d);
+	return n;
+}
+
 /* Stops the daemon. It stands still when all of its threads do, which on a busy machine takes a while. */
 static void stop(void)
 {
-	char tasks[32], path[64];
-	snprintf(tasks, sizeof tasks, "/proc/%d/task", served_by);
 	WANT(kill(served_by, SIGSTOP) == 0);
-	for (int moving = 1; moving;) {
-		DIR *d = opendir(tasks);
-		WANT(d);
-		moving = 0;
-		for (struct dirent *e; (e = readdir(d));) {
-			snprintf(path, sizeof path, "%s/%.20s", tasks, e->d_name);
-			moving += e->d_name[0] != '.' && state_of(path) != 'T';
-		}
-		closedir(d);
+	while (threads_not('T', served_by))
 		usleep(1000);
-	}
 }
 
-/* Returns when another thread of this process, which says which it is, waits. */
-static void asleep(_Atomic int *tid)
+/*
+ * Returns when all other threads of this process wait: while the daemon stands still, what was submitted is under way, and who waits for it has begun to. A thread that is
+ * only ready to run, as on a busy machine they are for long, does not wait. One may have waited for another, shortly, at one look.
+ */
+static void asleep(void)
 {
-	char path[48];
-	do {
-		usleep(20000);
-		snprintf(path, sizeof path, "/proc/self/task/%d", *tid);
-	} while (!*tid || state_of(path) != 'S');
+	for (int quiet = 0; quiet < 3; usleep(2000))
+		quiet = threads_not('S', getpid()) ? 0 : quiet + 1;
 }
 
 static void go_on(void) { WANT(kill(served_by, SIGCONT) == 0); }
@@ -218,9 +223,10 @@ static void handler(int s)
 
 static void signals_each(int us)
 {
-	struct sigaction a = {.sa_handler = handler};
+	struct sigaction a = {.sa_handler = us ? handler : SIG_DFL}; /* of alarm, at the end */
 	struct itimerval t = {{0, us}, {0, us}};
-	sigaction(SIGVTALRM, &a, NULL);
+	if (!us)
+		setitimer(ITIMER_REAL, &t, NULL);
 	sigaction(SIGALRM, &a, NULL);
 	setitimer(ITIMER_REAL, &t, NULL);
 }
@@ -260,7 +266,7 @@ static void limits(void)
 
 /* ---- Cancelled, destroyed, left to the driver's end while a request is under way and a thread waits ---- */
 
-struct wait { CUfileBatchHandle_t b; int limited; CUfileError_t e; unsigned n; _Atomic int ended, how, tid; };
+struct wait { CUfileBatchHandle_t b; int limited; CUfileError_t e; unsigned n; _Atomic int ended, how; };
 
 static void *waits(void *arg)
 {
@@ -268,7 +274,6 @@ static void *waits(void *arg)
 	CUfileIOEvents_t e[K];
 	struct timespec ages = {100, 0};
 	w->n = K;
-	w->tid = (int)syscall(SYS_gettid);
 	w->e = cuFileBatchIOGetStatus(w->b, K, &w->n, e, w->limited ? &ages : NULL);
 	return NULL;
 }
@@ -296,12 +301,11 @@ static void ended(void)
 		int with_waiter = w.how < 2;
 		stop();
 		w.b = submitted(K, 1);
-		if (with_waiter) {
+		if (with_waiter)
 			WANT(pthread_create(&waiter, NULL, waits, &w) == 0);
-			asleep(&w.tid);
-		}
+		asleep();
 		WANT(pthread_create(&ender, NULL, ends, &w) == 0);
-		usleep(20000);
+		asleep(); /* else what is under way could end before the call */
 		WANT(!w.ended); /* something is under way */
 		go_on();
 		WANT(pthread_join(ender, NULL) == 0);
@@ -399,7 +403,7 @@ static void unmapped(void)
 		}
 	}
 	OK(cuFileBatchIOSubmit(b, 3, p, 0));
-	WANT(munmap(gone, M) == 0 && mmap(gone, M, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == gone);
+	WANT(mmap(gone, M, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == gone); /* in one step: another thread could get the addresses between two */
 	go_on();
 	OK(cuFileBatchIOGetStatus(b, 4, &n, e, NULL));
 	WANT(n == 4);
@@ -643,7 +647,7 @@ static void killed(void)
 	unsigned n = K;
 	stop();
 	CUfileBatchHandle_t b = submitted(K, 1);
-	usleep(20000);
+	asleep();
 	WANT(kill(served_by, SIGKILL) == 0);
 	OK(cuFileBatchIOGetStatus(b, K, &n, e, NULL));
 	WANT(n == K);
