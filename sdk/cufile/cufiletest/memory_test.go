@@ -1,0 +1,33 @@
+package cufiletest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+)
+
+// TestMemory: memory of every kind, which may not be there, may be the mount's own file, or is taken away in the middle. The library has no bytes wrong, waits for nobody that others wait for, and does not crash.
+func TestMemory(t *testing.T) {
+	usr := installed(t)
+	test := filepath.Join(t.TempDir(), "testmemory")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "testmemory.c"),
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	m := sharetest.New(t, 128*mib, 64*mib)
+	f := m.Write("file", content())
+	file := f.Name()
+	require.NoError(t, f.Close()) // or the mount is busy at the end
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	for _, way := range [][]string{{"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_MAP=1", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=cache"}} {
+		cmd := exec.Command(test, file, other)
+		cmd.Env = append(append(os.Environ(), "LANEFS_REAL_CUFILE="), way...)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", way, out)
+		require.Equal(t, "ok\n", string(out))
+	}
+}
