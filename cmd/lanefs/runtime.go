@@ -162,29 +162,18 @@ var errDriverHangs = errors.New("the GPU or its driver hangs: look at the kernel
 
 // openGPU opens a GPU on which the kernels run. A driver that does not return from a call is left to it: what it may give later is nobody's.
 func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
-	type opened struct {
-		rt  gpuRuntime
-		err error
-	}
-	done := make(chan opened, 1)
 	last, end := calls.Follow()
 	defer end()
-	go func() {
-		rt, err := openNow(open, log)
-		done <- opened{rt, err}
-	}()
-	look := time.NewTicker(openTimeout / openLooks)
-	defer look.Stop()
 	was := uint64(0)
-	for n := 0; n < openLooks; n++ { // counted, so that a process that was stopped meanwhile has used one of them
-		select {
-		case r := <-done:
-			return r.rt, r.err
-		case <-look.C:
-		}
+	got, how, err := calls.Make(calls.Wait{Limit: openTimeout, Step: openTimeout / openLooks, Spent: func(spent, step time.Duration) time.Duration {
 		if _, now := last(); now != was {
-			was, n = now, 0
+			was = now
+			return 0
 		}
+		return spent + step
+	}}, func() (gpuRuntime, error) { return openNow(open, log) }, nil)
+	if how == calls.Returned {
+		return got, err
 	}
 	call, _ := last()
 	if call == "" {

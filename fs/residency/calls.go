@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/lanefs/lanefs/gpu/calls"
 )
 
 // Calls of the runtime's may not return where its GPU hangs: to allocate, to free, to import and to export. Who makes one waits for it as long as somebody wants what it gives, and for
@@ -23,39 +25,15 @@ func await[T any](failed func() bool, gone <-chan struct{}, f func() (T, error),
 		v, err = f()
 		return v, true, err
 	}
-	done := make(chan struct{})
-	var got T
-	var bad error
-	go func() {
-		defer close(done)
-		got, bad = f()
-	}()
-	var look <-chan time.Time
-	if failed != nil {
-		t := time.NewTicker(failedLook)
-		defer t.Stop()
-		look = t.C
+	counts := func() bool { return failed != nil && failed() }
+	got, end, err := calls.Make(calls.Wait{Limit: failedWait, Step: failedLook, Spent: calls.While(counts), Over: gone}, f, func(v T, _ error) { undo(v) })
+	switch end {
+	case calls.Unwanted:
+		return v, false, ErrGivenUp
+	case calls.Late:
+		return v, false, errHangs
 	}
-	for since := time.Duration(0); err == nil; {
-		select {
-		case <-done:
-			return got, true, bad
-		case <-gone:
-			err = ErrGivenUp
-		case <-look:
-			if failed() {
-				since += failedLook
-			}
-			if since >= failedWait {
-				err = errHangs
-			}
-		}
-	}
-	go func() {
-		<-done
-		undo(got)
-	}()
-	return v, false, err
+	return got, true, err
 }
 
 // free closes memory beside its caller, who changes a file.

@@ -1,5 +1,5 @@
-// Package calls notes which call of a vendor's library has begun last, as long as somebody follows: one that does not return is to be named. gpu/internal/driver says what
-// begins; who opens a GPU follows.
+// Package calls is calls of a vendor's library that may not return: Make makes one that is given up then. It also notes which call has begun last, as long as somebody follows: one that
+// does not return is to be named. gpu/internal/driver says what begins; who opens a GPU follows.
 package calls
 
 import "sync/atomic"

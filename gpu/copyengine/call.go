@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lanefs/lanefs/gpu/calls"
 )
 
 // call is the calls of the driver that one goroutine makes, one after the other. Any of them may not return: then the watch gives it up, and the goroutine, should it ever
@@ -54,7 +56,7 @@ type watch struct {
 	tell      atomic.Pointer[func(error)]
 }
 
-// callSteps is in how many steps the time of a call is counted: a process that was stopped meanwhile has used one of them.
+// callSteps is how often a watch looks while a call may last: a process that was stopped meanwhile has used one of the looks.
 const callSteps = 8
 
 // callLimit is how long a call may take; tests shorten it.
@@ -175,20 +177,14 @@ func (w *watch) apart(f func() error) error {
 	if w.isStuck() {
 		return ErrStuck
 	}
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	step := time.NewTicker(max(w.limit/callSteps, 1))
-	defer step.Stop()
-	for n := 0; n < callSteps; n++ {
-		select {
-		case err := <-done:
-			return err
-		case <-w.stuck:
-			return ErrStuck
-		case <-step.C:
-		}
+	_, end, err := calls.Make(calls.Wait{Limit: w.limit, Over: w.stuck}, func() (struct{}, error) { return struct{}{}, f() }, nil)
+	switch end {
+	case calls.Returned:
+		return err
+	case calls.Unwanted:
+		return ErrStuck
 	}
-	err := fmt.Errorf("calls of the GPU's driver do not return, after %v: %w", w.limit, ErrStuck)
+	err = fmt.Errorf("calls of the GPU's driver do not return, after %v: %w", w.limit, ErrStuck)
 	w.stick(err)
 	return err
 }

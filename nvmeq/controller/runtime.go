@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -164,18 +165,13 @@ func (c *Controller) unmap(at nvme.IOVA) (ended bool, err error) {
 	if !c.runtimeFailed.Load() {
 		return true, c.t.Unmap(at)
 	}
-	done := make(chan error, 1)
-	go func() { done <- c.t.Unmap(at) }()
 	wait := unmapWait
 	if c.unmapHangs.Load() {
 		wait = unmapLeft
 	}
-	limit := time.NewTimer(wait)
-	defer limit.Stop()
-	select {
-	case err := <-done:
+	_, end, err := calls.Make(calls.Wait{Limit: wait}, func() (struct{}, error) { return struct{}{}, c.t.Unmap(at) }, nil)
+	if end == calls.Returned {
 		return true, err
-	case <-limit.C:
 	}
 	if !c.unmapHangs.Swap(true) {
 		c.log.Warn("a runtime has failed, and unmapping memory hangs: it is left mapped until the process ends", "device", c.t.Name(), "after", unmapWait)
@@ -190,26 +186,16 @@ func (c *Controller) memoryCall(rt gpu.Runtime, n int64, f func() error) error {
 		return c.Quiesced(f)
 	}
 	var state atomic.Int32 // 1: f was called; 2: it is not called any more
-	done := make(chan error, 1)
-	go func() {
-		done <- c.Quiesced(func() error {
+	_, end, err := calls.Make(calls.Wait{Limit: unmapWait, Step: memoryLook, Spent: calls.While(c.runtimeFailed.Load)}, func() (struct{}, error) {
+		return struct{}{}, c.Quiesced(func() error {
 			if !state.CompareAndSwap(0, 1) {
 				return errMemoryCall
 			}
 			return f()
 		})
-	}()
-	look := time.NewTicker(memoryLook)
-	defer look.Stop()
-	for since := time.Duration(0); since < unmapWait; {
-		select {
-		case err := <-done:
-			return err
-		case <-look.C:
-			if c.runtimeFailed.Load() {
-				since += memoryLook
-			}
-		}
+	}, nil)
+	if end == calls.Returned {
+		return err
 	}
 	state.CompareAndSwap(0, 2)
 	c.LeaveMemory(n)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
@@ -23,46 +24,18 @@ type driverCalls struct {
 // errCallHangs is in the error of a call that was given up, or not made since another one was.
 var errCallHangs = errors.New("a call of the GPU's driver does not return")
 
-// callSteps is in how many steps the time of a call is counted: a process that was stopped meanwhile has used one of them.
-const callSteps = 8
-
-// Who has a call, the goroutine that made it and who waits for it: the first to say so decides.
-const (
-	callMade int32 = iota
-	callReturned
-	callGivenUp
-)
-
 // within returns what f returns, or errCallHangs if that takes longer than wait beyond the limit of each call. f's goroutine alone has what f uses.
 func within[T any](d *driverCalls, what string, wait time.Duration, f func() (T, error)) (none T, err error) {
 	if d.hung.Load() {
 		return none, errCallHangs
 	}
-	var state atomic.Int32
-	var got T // and bad: the caller's only once state is callReturned
-	var bad error
-	done := make(chan struct{})
 	began := time.Now()
 	limit := d.limit + wait
-	go func() {
-		got, bad = f()
-		if !state.CompareAndSwap(callMade, callReturned) {
-			d.c.Log().Warn("the GPU's driver has returned from a call that was given up", "device", d.c.Name(), "call", what, "after", time.Since(began).Round(time.Millisecond).String())
-			return
-		}
-		close(done)
-	}()
-	step := time.NewTicker(max(limit/callSteps, 1))
-	defer step.Stop()
-	for n := 0; n < callSteps; n++ {
-		select {
-		case <-done:
-			return got, bad
-		case <-step.C:
-		}
-	}
-	if !state.CompareAndSwap(callMade, callGivenUp) {
-		return got, bad
+	got, end, err := calls.Make(calls.Wait{Limit: limit}, f, func(T, error) {
+		d.c.Log().Warn("the GPU's driver has returned from a call that was given up", "device", d.c.Name(), "call", what, "after", time.Since(began).Round(time.Millisecond).String())
+	})
+	if end == calls.Returned {
+		return got, err
 	}
 	d.hung.Store(true)
 	d.c.Log().Error("a call of the GPU's driver does not return, and is given up: look at the kernel's log", "device", d.c.Name(), "call", what, "waited", limit.String())
