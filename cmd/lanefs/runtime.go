@@ -162,20 +162,19 @@ var errDriverHangs = errors.New("the GPU or its driver hangs: look at the kernel
 
 // openGPU opens a GPU on which the kernels run. A driver that does not return from a call is left to it: what it may give later is nobody's.
 func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
-	last, end := calls.Follow()
-	defer end()
+	var notes calls.Notes
 	was := uint64(0)
-	got, how, err := calls.Make(calls.Wait{Limit: openTimeout, Step: openTimeout / openLooks, Spent: func(spent, step time.Duration) time.Duration {
-		if _, now := last(); now != was {
+	got, end, err := calls.Make(calls.Wait{Limit: openTimeout, Step: openTimeout / openLooks, Notes: &notes, Spent: func(spent, step time.Duration) time.Duration {
+		if _, now := notes.Last(); now != was {
 			was = now
 			return 0
 		}
 		return spent + step
 	}}, func() (gpuRuntime, error) { return openNow(open, log) }, nil)
-	if how == calls.Returned {
+	if end == calls.Returned {
 		return got, err
 	}
-	call, _ := last()
+	call, _ := notes.Last()
 	if call == "" {
 		call = "loading its library"
 	}

@@ -1,38 +1,51 @@
-// Package calls is calls of a vendor's library that may not return: Make makes one that is given up then. It also notes which call has begun last, as long as somebody follows: one that
-// does not return is to be named. gpu/internal/driver says what begins; who opens a GPU follows.
+// Package calls is calls of a vendor's library that may not return: Make makes one that is given up then. One is to be named, too: Notes has which call a goroutine has begun last, as
+// gpu/internal/driver says.
 package calls
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
 
-var (
-	followers atomic.Int64
-	last      atomic.Pointer[call]
-	count     atomic.Uint64
+	"github.com/lanefs/lanefs/gpu/thread"
 )
 
-type call struct {
-	name   string
-	number uint64
+// Notes is which calls of a vendor's library the goroutine of a Make begins. Calls that others make meanwhile, to look whether a device is lost for instance, are not among them.
+type Notes struct {
+	last   atomic.Pointer[string]
+	number atomic.Uint64
 }
 
-// Follow has calls noted until end. last is the name of the one that has begun last, and how many have so far; none are "" and 0.
-func Follow() (last func() (name string, number uint64), end func()) {
-	if followers.Add(1) == 1 {
-		forget()
+// Last is the name of the call that has begun last, and how many have so far; none are "" and 0.
+func (n *Notes) Last() (name string, number uint64) {
+	if p := n.last.Load(); p != nil {
+		name = *p
 	}
-	return latest, func() { followers.Add(-1) }
+	return name, n.number.Load()
 }
 
-func forget() { last.Store(&call{}) }
+var (
+	taken atomic.Int64 // notes
+	notes sync.Map     // *Notes by goroutine
+)
 
-func latest() (string, uint64) {
-	c := last.Load()
-	return c.name, c.number
+// take has the calls of this goroutine noted until end.
+func (n *Notes) take() (end func()) {
+	me := thread.Self()
+	notes.Store(me, n)
+	taken.Add(1)
+	return func() {
+		taken.Add(-1)
+		notes.Delete(me)
+	}
 }
 
-// Begins notes a call. It costs a load where nobody follows.
+// Begins notes a call. It costs a load where nobody takes notes.
 func Begins(name string) {
-	if followers.Load() > 0 {
-		last.Store(&call{name, count.Add(1)})
+	if taken.Load() == 0 {
+		return
+	}
+	if n, ok := notes.Load(thread.Self()); ok {
+		n.(*Notes).last.Store(&name)
+		n.(*Notes).number.Add(1)
 	}
 }

@@ -6,26 +6,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFollow: the last call is known while somebody follows, each call counts, and what was called before is forgotten.
-func TestFollow(t *testing.T) {
+// TestNotes: the last call of a goroutine is known while notes are taken of it, each call counts, and calls of others do not.
+func TestNotes(t *testing.T) {
 	Begins("before")
-	last, end := Follow()
-	name, was := last()
+	var n Notes
+	name, number := n.Last()
 	require.Empty(t, name)
-	require.Zero(t, was)
-	for range 3 {
+	require.Zero(t, number)
+	end := n.take()
+	for i := range 3 {
 		Begins("cuInit")
-		name, now := last()
+		other := make(chan struct{})
+		go func() {
+			defer close(other)
+			Begins("cuStreamQuery")
+		}()
+		<-other
+		name, number = n.Last()
 		require.Equal(t, "cuInit", name)
-		require.NotEqual(t, was, now)
-		was = now
+		require.EqualValues(t, i+1, number)
 	}
 	end()
 	Begins("after")
-	name, _ = last()
+	name, number = n.Last()
 	require.Equal(t, "cuInit", name)
-	last, end = Follow()
-	name, _ = last()
-	require.Empty(t, name)
-	end()
+	require.EqualValues(t, 3, number)
 }

@@ -17,6 +17,7 @@ type Wait struct {
 	// has used one step.
 	Spent func(spent, step time.Duration) time.Duration
 	Over  <-chan struct{} // closed when nobody wants the call any more: it is given up at once
+	Notes *Notes          // takes notes of what it begins
 }
 
 // End is how the wait for a call has ended.
@@ -45,6 +46,9 @@ func Make[T any](w Wait, f func() (T, error), late func(T, error)) (got T, end E
 	var bad error
 	done := make(chan struct{})
 	go func() {
+		if w.Notes != nil {
+			defer w.Notes.take()()
+		}
 		v, bad = f()
 		if state.CompareAndSwap(made, returned) {
 			close(done)

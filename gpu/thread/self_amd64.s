@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func self() uintptr
-TEXT ·self(SB), NOSPLIT, $0-8
+// func Self() uintptr
+TEXT ·Self(SB), NOSPLIT, $0-8
 	MOVQ (TLS), AX
 	MOVQ AX, ret+0(FP)
 	RET

@@ -4,5 +4,5 @@ package thread
 
 import "golang.org/x/sys/unix"
 
-// self is the number of the thread: a goroutine that is not locked never runs on the thread of one that is.
-func self() uintptr { return uintptr(unix.Gettid()) }
+// Self is the number of the thread: a goroutine that is not locked never runs on the thread of one that is.
+func Self() uintptr { return uintptr(unix.Gettid()) }

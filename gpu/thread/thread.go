@@ -17,7 +17,7 @@ var (
 // Lock is runtime.LockOSThread, for a goroutine whose thread ends with it. The function that it returns is called at the goroutine's end.
 func Lock() (end func()) {
 	runtime.LockOSThread()
-	me := self()
+	me := Self()
 	change(func(all map[uintptr]bool) { all[me] = true })
 	return func() { change(func(all map[uintptr]bool) { delete(all, me) }) }
 }
@@ -36,5 +36,5 @@ func change(f func(map[uintptr]bool)) {
 // Locked says whether the calling goroutine has called Lock.
 func Locked() bool {
 	p := locked.Load()
-	return p != nil && len(*p) > 0 && (*p)[self()]
+	return p != nil && len(*p) > 0 && (*p)[Self()]
 }
