@@ -10,7 +10,8 @@
  * LANEFS_SHIM_MEMORY, its bytes, and LANEFS_SHIM_QUEUES, its hardware queues (4), over plain memory; LANEFS_SHIM_DEVICES, how many there are (1);
  * HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, which of them; LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
- * begin, with "lose" it is as if LANEFS_SHIM_LOST were set, with "stick" calls for streams do not return as long as it is there, with "open" hipGetDeviceCount, with "copy" those of copies, after they have made the file whose name has ".hangs" behind it. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
+ * begin, with "lose" it is as if LANEFS_SHIM_LOST were set, with "stick" calls for streams do not return as long as it is there, with "open" hipGetDeviceCount and with "copy" those of copies, after they have made the file whose name has ".hangs" behind it.
+ * With "NAME N" in it the N-th call of that function, and those after it, do likewise. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
  * amdgpu does not; LANEFS_SHIM_ENDED names a file that says when such a registration ended, LANEFS_SHIM_IDLE one that says when a thread with SCHED_IDLE made a call. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
  * that others reach has two copies, that of the GPU's kernels and that of other devices and the CPU (backend_cpu.c, with two variables more).
@@ -53,7 +54,9 @@ static int need(void) {
 		return initialized < 0 ? INVALID_DEVICE : initialized;
 	return current >= 0 ? be_current() : INVALID_CONTEXT;
 }
-#define NEED() do { int need_ = need(); if (need_ != OK) return need_; } while (0)
+#define NEED() do { static int calls_; hold(__func__, __atomic_add_fetch(&calls_, 1, __ATOMIC_RELAXED)); int need_ = need(); if (need_ != OK) return need_; } while (0)
+
+static void hold(const char *name, int call);
 
 static int total(void) {
 	const char *n = getenv("LANEFS_SHIM_DEVICES");
@@ -95,12 +98,39 @@ static int phys_release(phys *p) { return __atomic_sub_fetch(&p->refs, 1, __ATOM
 static int failing(const char *what) {
 	const char *name = getenv("LANEFS_SHIM_FAIL");
 	FILE *f = name ? fopen(name, "re") : NULL;
-	char said[16] = "";
+	char said[64] = "";
 	if (!f)
 		return 0;
-	int got = fscanf(f, "%15s", said);
+	int got = fscanf(f, "%63s", said);
 	fclose(f);
 	return got == 1 && strcmp(said, what) == 0;
+}
+
+/* Makes the file whose name has ".hangs" behind it. */
+static void hangs(void) {
+	char name[4096];
+	snprintf(name, sizeof name, "%s.hangs", getenv("LANEFS_SHIM_FAIL"));
+	FILE *f = fopen(name, "we");
+	if (f)
+		fclose(f);
+}
+
+/* A call of a function, counted from 1, that does not return as long as the file of LANEFS_SHIM_FAIL has the function's name in it, and that call's number or a lower one. */
+static void hold(const char *name, int call) {
+	const char *file = getenv("LANEFS_SHIM_FAIL");
+	while (file) {
+		FILE *f = fopen(file, "re");
+		char said[64] = "";
+		int from = 0;
+		if (!f)
+			return;
+		int got = fscanf(f, "%63s %d", said, &from);
+		fclose(f);
+		if (got != 2 || strcmp(said, name) != 0 || call < from)
+			return;
+		hangs();
+		usleep(10000);
+	}
 }
 
 /* ---- device memory of hipMalloc and HSA ---- */
@@ -239,8 +269,10 @@ API const char *hipGetErrorString(int code) {
 }
 
 API int hipGetDeviceCount(int *n) {
-	while (failing("open"))
+	while (failing("open")) {
+		hangs();
 		usleep(10000);
+	}
 	*n = initialized == OK ? devices() : 0;
 	return *n ? OK : NO_DEVICE;
 }
@@ -757,11 +789,7 @@ API int hipMemcpyAsync(void *dst, const void *src, size_t n, int kind, void *s) 
 	if (!within(dst, n) || !within(src, n))
 		return INVALID;
 	while (failing("copy")) {
-		char name[4096];
-		snprintf(name, sizeof name, "%s.hangs", getenv("LANEFS_SHIM_FAIL"));
-		FILE *f = fopen(name, "we");
-		if (f)
-			fclose(f);
+		hangs();
 		usleep(10000);
 	}
 	return kind != 4 ? INVALID : be_copy(dst, src, n, s);
