@@ -126,6 +126,7 @@ func (o *benchOptions) run(c *cobra.Command, device string) error {
 	}
 	stop, end := stopped()
 	defer end()
+	d.cfg.stop = stop
 	r, err := o.measure(stop, &d, jobs)
 	if err != nil {
 		return err

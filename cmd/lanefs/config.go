@@ -11,4 +11,6 @@ type mountConfig struct {
 	Members    []where `json:",omitempty"` // of an array; nil: Device is one device
 	Raw        bool    `json:",omitempty"` // Dir is a file, and shows the device
 	mountopt.Config
+
+	stop <-chan struct{} // closed when the user ends what opens it; nil: he does not
 }

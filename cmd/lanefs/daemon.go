@@ -73,6 +73,7 @@ func startDaemon(cfg *mountConfig, out io.Writer) error {
 	defer signal.Stop(interrupted)
 	answer := make(chan error, 1)
 	go func() { answer <- readAnswer(r, out) }()
+	ends := []os.Signal{nil, unix.SIGTERM, unix.SIGKILL}
 	select {
 	case err = <-answer:
 		if err == nil {
@@ -80,10 +81,11 @@ func startDaemon(cfg *mountConfig, out io.Writer) error {
 		}
 	case s := <-interrupted:
 		err = fmt.Errorf("interrupted (%v)", s)
+		ends = ends[1:]
 	case <-time.After(readyTimeout):
 		err = fmt.Errorf("%q did not answer at %q within %v, so the mount was given up: lanefs check %s says what the volume is like", cfg.Device, cfg.Dir, readyTimeout, cfg.Device)
 	}
-	end(cmd)
+	end(cmd, ends...)
 	<-drained
 	if errors.Is(err, errDied) {
 		clearDied(cfg)
@@ -165,11 +167,11 @@ func readAnswer(r io.Reader, out io.Writer) error {
 	}
 }
 
-// end waits for a daemon that has failed; one that does not end by itself is told to, and then made to.
-func end(cmd *exec.Cmd) {
+// end waits for a daemon that has failed, or is to end; one that does not end by itself (nil) is told to, and then made to.
+func end(cmd *exec.Cmd, by ...os.Signal) {
 	done := make(chan struct{})
 	go func() { cmd.Wait(); close(done) }()
-	for _, sig := range []os.Signal{nil, unix.SIGTERM, unix.SIGKILL} {
+	for _, sig := range by {
 		if sig != nil {
 			cmd.Process.Signal(sig)
 		}

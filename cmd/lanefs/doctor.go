@@ -27,7 +27,7 @@ whether that user may open the device nodes. Only root sees other users' open fi
 The exit status is 0 if image files can be mounted, else 1; what a drive or a GPU lacks does not change it.`,
 		Args: exactly0,
 		RunE: func(c *cobra.Command, _ []string) error {
-			r := doctor.Examine(doctor.Options{Runtimes: examinedRuntimes(), Rings: doctor.Rings{Auto: fs.IOUringAuto.Wanted(), Try: uring.Try}})
+			r := doctor.Examine(doctor.Options{Runtimes: examinedRuntimes(nil), Rings: doctor.Rings{Auto: fs.IOUringAuto.Wanted(), Try: uring.Try}})
 			var err error
 			if asJSON {
 				err = printJSON(c.OutOrStdout(), "doctor", r)
@@ -45,12 +45,12 @@ The exit status is 0 if image files can be mounted, else 1; what a drive or a GP
 }
 
 // examinedRuntimes are those that --gpu names.
-func examinedRuntimes() (all []doctor.Runtime) {
+func examinedRuntimes(stop <-chan struct{}) (all []doctor.Runtime) {
 	quiet := slog.New(slog.DiscardHandler)
 	for _, name := range []string{"host", "cuda", "hip"} {
 		all = append(all, doctor.Runtime{Name: name, Needed: name == "host",
-			Open:    func() (gpu.Runtime, error) { return openNamed(name, quiet) },
-			Further: func(n int) (gpu.Runtime, error) { return openOne(name, strconv.Itoa(n), false, quiet) }})
+			Open:    func() (gpu.Runtime, error) { return openNamed(name, quiet, stop) },
+			Further: func(n int) (gpu.Runtime, error) { return openOne(name, strconv.Itoa(n), false, quiet, stop) }})
 	}
 	return all
 }

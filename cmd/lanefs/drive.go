@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -52,7 +51,7 @@ const gpuTransfer = 8 << 20
 func openController(cfg *mountConfig, beside *drive, log *slog.Logger) (c drive, err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.Close())
+			err = undo(err, c.hung(), c.Close)
 		}
 	}()
 	if beside != nil {
@@ -166,7 +165,9 @@ func (c *drive) copyEngines() (all []*copyengine.Engine) {
 // Close shuts the controller down: its caches are on the medium when it returns nil.
 func (c *drive) Close() error {
 	var errs []error
+	gpus, log := append([]gpu.Runtime{c.rt}, c.more...), slog.New(slog.DiscardHandler)
 	if c.nvme != nil {
+		log = c.nvme.Log()
 		errs = append(errs, c.nvme.Close())
 		if c.nvme.RuntimeFailed() { // closing it may not return; the process ends soon
 			c.copy, c.rt, c.copies, c.more = nil, nil, nil, nil
@@ -186,7 +187,7 @@ func (c *drive) Close() error {
 	}
 	if c.shared {
 		*c = drive{}
-		return errors.Join(errs...)
+		return closing(gpus, log, errs)
 	}
 	for _, rt := range c.more {
 		errs = append(errs, rt.Close())
@@ -199,5 +200,5 @@ func (c *drive) Close() error {
 	}
 	errs = append(errs, c.bar.close())
 	*c = drive{}
-	return errors.Join(errs...)
+	return closing(gpus, log, errs)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 )
@@ -116,7 +117,7 @@ func (o *proveOptions) run(c *cobra.Command, device string) error {
 	}
 	stop, end := stopped()
 	defer end()
-	p.stop = stop
+	p.stop, p.dev.cfg.stop = stop, stop
 	err := p.climb()
 	p.finish()
 	if o.json {
@@ -238,7 +239,7 @@ func (p *prover) owed(name string, try func() (said string, err error)) bool {
 		g.Said, g.Outcome = oneLine(err), rungFailed
 		var refused *engine.Refused
 		var missing cannot
-		if errors.As(err, &refused) || errors.As(err, &missing) {
+		if (errors.As(err, &refused) || errors.As(err, &missing)) && !errors.Is(err, calls.ErrHangs) {
 			g.Outcome = rungImpossible
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/bench"
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/doctor"
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/gpu/vfio"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
@@ -65,7 +66,7 @@ func (p *prover) machine() {
 	p.begin("the machine")
 	p.r.Machine = examineMachine()
 	p.rung("the doctor's checks", func() (string, error) {
-		d := doctor.Examine(doctor.Options{Runtimes: examinedRuntimes()})
+		d := doctor.Examine(doctor.Options{Runtimes: examinedRuntimes(p.stop)})
 		p.r.Findings = d.Findings
 		good := 0
 		for _, f := range d.Findings {
@@ -78,7 +79,7 @@ func (p *prover) machine() {
 		}
 		return fmt.Sprintf("%d of %d findings are ok; the others keep it from a drive, a GPU or a higher rung", good, len(d.Findings)), nil
 	})
-	for _, r := range examinedRuntimes() {
+	for _, r := range examinedRuntimes(p.stop) {
 		m := proofRuntime{Name: r.Name}
 		rt, err := r.Open()
 		if err != nil {
@@ -503,7 +504,10 @@ func (p *prover) gpuRuntime() bool {
 			if asked != "" && asked != "auto" && asked != g.name {
 				continue
 			}
-			rt, err := openNamed(g.name, p.log)
+			rt, err := openNamed(g.name, p.log, p.stop)
+			if errors.Is(err, calls.ErrHangs) { // which is no way for a GPU to be missing
+				return "", err
+			}
 			if err != nil {
 				why = append(why, oneLine(err))
 				continue

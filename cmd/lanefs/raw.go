@@ -93,7 +93,14 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 		return err
 	}
 	defer files.end(func() bool { return err != nil && d.srv != nil })
-	if d.stack, err = openDevice(cfg, d.log); err != nil {
+	stop, opens := stopped()
+	cfg.stop = stop
+	err = cfg.onAnyway(d.log, func() error {
+		d.stack, err = openDevice(cfg, d.log)
+		return err
+	})
+	opens()
+	if err != nil {
 		return err
 	}
 	if d.srv, err = fs.MountRaw(cfg.Dir, d.stack.disk(), fs.Options{FSName: cfg.source(), AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, Log: d.log}); err != nil {

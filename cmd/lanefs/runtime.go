@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/bounded"
 	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/gpu/cuda"
 	"github.com/lanefs/lanefs/gpu/hip"
@@ -78,7 +79,7 @@ func (c *drive) openRuntime(cfg *mountConfig, log *slog.Logger) (err error) {
 func (c *drive) openGPUs(cfg *mountConfig, log *slog.Logger) error {
 	seen := map[string]string{}
 	for i, which := range cfg.GPUs {
-		rt, err := openOne(cfg.GPU, which, len(cfg.GPUs) > 1, log)
+		rt, err := openOne(cfg.GPU, which, len(cfg.GPUs) > 1, log, cfg.stop)
 		if err != nil {
 			return fmt.Errorf("--gpu %s:%s: %w", cfg.GPU, which, err)
 		}
@@ -96,13 +97,13 @@ func (c *drive) openGPUs(cfg *mountConfig, log *slog.Logger) error {
 	if len(cfg.GPUs) > 0 {
 		return nil
 	}
-	rt, err := openNamed(cfg.GPU, log)
+	rt, err := openNamed(cfg.GPU, log, cfg.stop)
 	c.rt = rt
 	return err
 }
 
 // openOne opens one of a runtime's devices. Of a host runtime there are as many as are asked for.
-func openOne(name, which string, several bool, log *slog.Logger) (gpu.Runtime, error) {
+func openOne(name, which string, several bool, log *slog.Logger, stop <-chan struct{}) (gpu.Runtime, error) {
 	if name == "host" {
 		o := host.Options{}
 		if several {
@@ -112,14 +113,14 @@ func openOne(name, which string, several bool, log *slog.Logger) (gpu.Runtime, e
 	}
 	for _, g := range gpus {
 		if g.name == name {
-			return openGPU(g.name, func() (gpuRuntime, error) { return g.open(which) }, log)
+			return openGPU(g.name, func() (gpuRuntime, error) { return g.open(which) }, log, stop)
 		}
 	}
 	return nil, fmt.Errorf("no runtime %q", name)
 }
 
 // openNamed opens what --gpu names. auto takes a GPU if there is one that works, else the CPU, and says why.
-func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
+func openNamed(name string, log *slog.Logger, stop <-chan struct{}) (gpu.Runtime, error) {
 	if name == "host" {
 		return openHost(host.Options{})
 	}
@@ -130,15 +131,18 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 		if !auto && g.name != name {
 			continue
 		}
-		rt, err := openGPU(g.name, func() (gpuRuntime, error) { return g.open("") }, log)
+		rt, err := openGPU(g.name, func() (gpuRuntime, error) { return g.open("") }, log, stop)
 		if err == nil {
 			return rt, nil
+		}
+		if errors.Is(err, calls.ErrHangs) && isClosed(stop) {
+			return nil, err
 		}
 		if !auto {
 			return nil, fmt.Errorf("%w; gpu=auto takes what works, and lanefs doctor says more", err)
 		}
 		why = append(why, oneLine(err))
-		hangs = hangs || errors.Is(err, errDriverHangs)
+		hangs = hangs || errors.Is(err, calls.ErrHangs)
 	}
 	if !auto {
 		return nil, fmt.Errorf("--gpu %q: want auto, host, hip or cuda", name)
@@ -154,35 +158,29 @@ func openNamed(name string, log *slog.Logger) (gpu.Runtime, error) {
 // onCPU logs why auto takes no GPU.
 func onCPU(log *slog.Logger, why string) { log.Info("the lanes run on the CPU", "why", why) }
 
-// openTimeout is how long the driver may take from one call to the next: to initialise one takes ten seconds on a machine with many GPUs.
-const openTimeout = 30 * time.Second
+// openTimeout is how long the driver may take from one call to the next.
+const openTimeout = bounded.Limit
 
-// errDriverHangs is wrapped by the error of a GPU whose driver does not return from a call.
-var errDriverHangs = errors.New("the GPU or its driver hangs: look at the kernel's log (dmesg), and reset the GPU or restart the machine; --gpu host does without it")
-
-// openGPU opens a GPU on which the kernels run. A driver that does not return from a call is left to it: what it may give later is nobody's.
-func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
-	var notes calls.Notes
+// openGPU opens a GPU on which the kernels run, whose calls are bounded. A driver that does not return from a call is left to it: what it may give later is nobody's.
+func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger, stop <-chan struct{}) (gpuRuntime, error) {
 	was := uint64(0)
-	got, end, err := calls.Make(calls.Wait{Limit: openTimeout, Step: openTimeout / openLooks, Notes: &notes, Spent: func(spent, step time.Duration) time.Duration {
-		if _, now := notes.Last(); now != was {
-			was = now
-			return 0
-		}
-		return spent + step
-	}}, func() (gpuRuntime, error) { return openNow(open, log) }, nil)
-	if end == calls.Returned {
-		return got, err
+	goesOn := func(n *calls.Notes) bool {
+		_, now := n.Last()
+		on := now != was
+		was = now
+		return on
 	}
-	call, _ := notes.Last()
-	if call == "" {
+	rt, call, err := bounded.Call(openTimeout, stop, goesOn, func() (gpuRuntime, error) { return openNow(open, log) }, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case call == "":
+		return bounded.New(rt, bounded.Options{Stop: stop, Log: log}), nil
+	case call == bounded.Unnamed:
 		call = "loading its library"
 	}
-	return nil, fmt.Errorf("%s runtime: %s does not return, after %v: %w", name, call, openTimeout, errDriverHangs)
+	return nil, bounded.Hangs(name, call, openTimeout, stop)
 }
-
-// openLooks is how often it is looked in openTimeout which call is under way.
-const openLooks = 60
 
 // openNow is openGPU, for as long as the driver takes.
 func openNow(open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {

@@ -56,20 +56,22 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	defer files.end(func() bool { return err != nil && d.srv != nil })
 	opening := tellEvery(tellInterval, env.progress)
 	var opened atomic.Bool
-	d.stack, err = openStack(cfg, d.log, func(p ext4.Progress) {
-		if opened.Load() {
-			d.work.set(p)
-		} else {
-			opening(p)
-		}
+	stop, opens := stopped()
+	cfg.stop = stop
+	err = cfg.onAnyway(d.log, func() error {
+		return d.open(func(p ext4.Progress) {
+			if opened.Load() {
+				d.work.set(p)
+			} else {
+				opening(p)
+			}
+		})
 	})
+	opens()
 	if err != nil {
 		return err
 	}
 	opened.Store(true)
-	if d.share, err = openPool(d.stack, cfg, d.log); err != nil {
-		return errors.Join(err, d.stack.Close())
-	}
 	d.srv, err = fs.Mount(cfg.Dir, d.stack.vol, fs.Options{
 		Changed: d.share.changed(), Share: d.share.path(),
 		FSName: cfg.source(), AllowOther: cfg.AllowOther, ReadOnly: cfg.ReadOnly, WriteBack: cfg.WriteBack, MinixDF: cfg.MinixDF, Mount: cfg.Kernel,
@@ -115,6 +117,20 @@ func serve(cfg *mountConfig, env environment) (err error) {
 		d.log.Info("unmounted", "dir", cfg.Dir)
 	}
 	return d.end(files, ctl)
+}
+
+// open opens the stack and the pool.
+func (d *daemon) open(tell func(ext4.Progress)) (err error) {
+	if d.stack, err = openStack(d.cfg, d.log, tell); err != nil {
+		return err
+	}
+	if d.share, err = openPool(d.stack, d.cfg, d.log); err == nil {
+		err = d.stack.hung()
+	}
+	if err != nil {
+		return undo(err, d.stack.hung(), func() error { return errors.Join(d.share.close(), d.stack.Close()) })
+	}
+	return nil
 }
 
 // begin claims the place of a mount, or of a raw device's file, and opens its log.

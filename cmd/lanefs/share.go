@@ -155,7 +155,9 @@ func (c *copier) Stuck() error { return c.streams.Stuck() }
 // leaveGPU moves the lanes of all units.
 func (s *stack) leaveGPU(why error) {
 	for _, u := range s.all() {
-		u.nvme.LeaveRuntime(why)
+		if u.nvme != nil {
+			u.nvme.LeaveRuntime(why)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev/partition"
 	"github.com/lanefs/lanefs/fs/ext4"
 	"github.com/lanefs/lanefs/fs/schedidle"
+	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
@@ -40,7 +41,7 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 	s = &stack{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.Close())
+			err = undo(err, s.hung(), s.Close)
 		}
 	}()
 	var on []namespace.On
@@ -172,14 +173,18 @@ func openStack(cfg *mountConfig, log *slog.Logger, tell func(ext4.Progress)) (*s
 		err = cfg.withSmallerBlocks(err, small.Volume)
 	}
 	if err != nil {
-		err = errors.Join(err, s.Close())
+		err = undo(err, s.hung(), s.Close)
 	}
 	return s, err
 }
 
 // Close makes everything durable and lets go of the device. The first error is the one that matters; all are reported.
 func (s *stack) Close() error {
-	var errs []error
+	var errs, below []error
+	gpus := append([]gpu.Runtime{s.rt}, s.more...)
+	if why := s.hung(); why != nil { // the lanes may have no request that would tell
+		s.leaveGPU(why)
+	}
 	if s.vol != nil {
 		errs = append(errs, s.vol.Close())
 	}
@@ -200,16 +205,19 @@ func (s *stack) Close() error {
 			errs = append(errs, u.dev.Close())
 		}
 	}
+	log := slog.New(slog.DiscardHandler)
 	for _, u := range all {
 		if u.eng != nil {
-			errs = append(errs, u.eng.Close())
+			below = append(below, u.eng.Close())
+			log = u.nvme.Log()
 		}
 	}
 	s.tellFailure()
 	slices.Reverse(all) // the first has what they have in common
 	for _, u := range all {
-		errs = append(errs, u.drive.Close())
+		below = append(below, u.drive.Close())
 	}
+	errs = append(errs, closing(gpus, log, below))
 	*s = stack{unit: unit{cfg: s.cfg}}
 	return errors.Join(errs...)
 }

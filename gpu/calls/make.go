@@ -6,8 +6,14 @@ import (
 	"time"
 )
 
-// ErrHangs is in the error of a call of a GPU's driver that has not returned, or was not made since another one has not.
-var ErrHangs = errors.New("a call of the GPU's driver does not return")
+// ErrHangs is wrapped by the error of a call of a GPU's driver that has not returned, or was not made since another one has not.
+var ErrHangs = errors.New("the GPU or its driver hangs: look at the kernel's log (dmesg), and reset the GPU or restart the machine; --gpu host does without it")
+
+// Hang is an error that wraps ErrHangs, in its own words.
+type Hang string
+
+func (h Hang) Error() string { return string(h) }
+func (h Hang) Unwrap() error { return ErrHangs }
 
 // Wait is how long who makes a call waits for it. The zero value of a field asks for nothing.
 type Wait struct {

@@ -10,12 +10,13 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/gpu/nap"
 )
 
 // ErrStuck is a copy that has not ended in copyTimeout, or a call of the driver that has not returned in callLimit. The device may still do it, at any time: what it reads and
 // writes must stay where it is until the process ends, and the engine begins no copy any more.
-var ErrStuck = errors.New("the GPU does not end a copy; its memory cannot be given back")
+const ErrStuck = calls.Hang("the GPU does not end a copy; its memory cannot be given back")
 
 const (
 	markLooks  = 256                    // at the mark, between two looks at the clock

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/kernels"
 )
 
@@ -28,7 +29,7 @@ type Engine struct {
 	gather   *gatherer // nil: there is no such kernel, or the CPU does it
 	noGather error     // why
 
-	*watch // of all calls of the driver, but those of New and Pin
+	*watch // of all calls of the driver, but those of New and Pin, which are the runtime's to bound (gpu/bounded)
 
 	left atomic.Int64 // Left, but for what is counted once copies are stuck
 
@@ -82,7 +83,11 @@ func New(rt gpu.Runtime) (*Engine, error) {
 			c.list, err = newList(rt)
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("copy engine of %s: %w", rt.Name(), err), e.Close())
+			err = fmt.Errorf("copy engine of %s: %w", rt.Name(), err)
+			if errors.Is(err, calls.ErrHangs) { // then nothing can be closed
+				return nil, err
+			}
+			return nil, errors.Join(err, e.Close())
 		}
 		e.idle <- c
 	}
@@ -199,7 +204,7 @@ func (e *Engine) Close() error {
 	for _, free := range frees {
 		err := e.apart(free)
 		errs = append(errs, err)
-		if errors.Is(err, ErrStuck) {
+		if errors.Is(err, calls.ErrHangs) { // which ErrStuck is, too
 			return errors.Join(errs...)
 		}
 	}

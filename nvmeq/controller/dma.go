@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/nvmeq/internal/align"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -47,11 +48,11 @@ func (c *Controller) AllocDMAOn(rt gpu.Runtime, kind gpu.MemKind, size, alignmen
 		return nil, fmt.Errorf("%d bytes of %v memory: %w", total, kind, err)
 	}
 	if m.Kind() != kind {
-		return nil, errors.Join(fmt.Errorf("%s was asked for %v memory and gave %v memory", rt.Name(), kind, m.Kind()), c.memoryCall(rt, total, m.Close))
+		return nil, errors.Join(fmt.Errorf("%s was asked for %v memory and gave %v memory", rt.Name(), kind, m.Kind()), c.freeMemory(rt, m))
 	}
 	at, err := t.Map(m, 0, total)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), c.memoryCall(rt, total, m.Close))
+		return nil, errors.Join(fmt.Errorf("mapping %d bytes of %v memory for %s: %w", total, kind, t.Name(), err), c.freeMemory(rt, m))
 	}
 	off := align.Up(int64(at), alignment) - int64(at)
 	d := &DMA{Mem: m, of: rt, c: c, mapped: at, IOVA: at + nvme.IOVA(off), Addr: m.Addr() + gpu.Addr(off), Size: size}
@@ -76,7 +77,7 @@ func (d *DMA) Close() error {
 	switch {
 	case d.borrowed:
 	case ended && err == nil && !d.c.hasFailed(d.of):
-		err = d.c.memoryCall(d.of, d.Mem.Size(), d.Mem.Close)
+		err = d.c.freeMemory(d.of, d.Mem)
 	default:
 		d.c.LeaveMemory(d.Mem.Size())
 	}
@@ -97,6 +98,11 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 		return nil, fmt.Errorf("nvme: data memory of %d bytes", size)
 	}
 	d, err := c.AllocDMA(c.Placement().Data, size, max(PageSize, c.mps))
+	if errors.Is(err, calls.ErrHangs) { // the spare runtime has memory, and it is for who serves files on the CPU
+		if c.LeaveRuntime(err); c.Failover() != nil {
+			d, err = c.AllocDMA(c.Placement().Data, size, max(PageSize, c.mps))
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +183,7 @@ func (c *Chunk) Close() error {
 	case c.d.c.hasFailed(of):
 		c.d.c.LeaveMemory(c.mirror.Size())
 	default:
-		err = errors.Join(err, c.d.c.memoryCall(of, c.mirror.Size(), c.mirror.Close))
+		err = errors.Join(err, c.d.c.freeMemory(of, c.mirror))
 	}
 	return err
 }

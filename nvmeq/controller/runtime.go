@@ -203,6 +203,16 @@ func (c *Controller) memoryCall(rt gpu.Runtime, n int64, f func() error) error {
 	return errMemoryCall
 }
 
+// freeMemory closes memory of rt. What the driver of a GPU that hangs does not free is left.
+func (c *Controller) freeMemory(rt gpu.Runtime, m gpu.Memory) error {
+	err := c.memoryCall(rt, m.Size(), m.Close)
+	if errors.Is(err, calls.ErrHangs) {
+		c.LeaveMemory(m.Size())
+		return nil
+	}
+	return err
+}
+
 // memoryLook is how often it is looked whether a runtime has failed.
 const memoryLook = 100 * time.Millisecond
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -22,7 +21,7 @@ type driverCalls struct {
 }
 
 // errCallHangs is in the error of a call that was given up, or not made since another one was.
-var errCallHangs = errors.New("a call of the GPU's driver does not return")
+const errCallHangs = calls.Hang("a call of the GPU's driver does not return")
 
 // within returns what f returns, or errCallHangs if that takes longer than wait beyond the limit of each call. f's goroutine alone has what f uses.
 func within[T any](d *driverCalls, what string, wait time.Duration, f func() (T, error)) (none T, err error) {

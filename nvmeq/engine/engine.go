@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
@@ -74,11 +75,11 @@ func newEngine(c *controller.Controller, cfg Config, rt gpu.Runtime) (*Engine, e
 		e.beforeThreads = cfg.BeforeThreads
 	}
 	if err := e.resources.load(e); err != nil {
-		return nil, errors.Join(fmt.Errorf("nvme: engine: %w", err), e.free())
+		return nil, e.undo(fmt.Errorf("nvme: engine: %w", err))
 	}
 	qids := c.AllocQIDs(min(cfg.Lanes, e.drv.most()))
 	if len(qids) == 0 {
-		return nil, errors.Join(fmt.Errorf("%s: all %d I/O queue pairs are in use", c.Name(), c.Queues()), e.free())
+		return nil, e.undo(fmt.Errorf("%s: all %d I/O queue pairs are in use", c.Name(), c.Queues()))
 	}
 	e.cfg.Lanes = len(qids)
 	err := e.build(qids)
@@ -90,9 +91,18 @@ func newEngine(c *controller.Controller, cfg Config, rt gpu.Runtime) (*Engine, e
 			err = errors.Join(err, l.delete())
 		}
 		c.FreeQIDs(qids)
-		return nil, errors.Join(fmt.Errorf("nvme: engine: %w", err), e.free())
+		return nil, e.undo(fmt.Errorf("nvme: engine: %w", err))
 	}
 	return e, nil
+}
+
+// undo frees what an engine has that cannot be made, for why. Of a runtime whose driver hangs nothing is freed.
+func (e *Engine) undo(why error) error {
+	if errors.Is(why, calls.ErrHangs) {
+		e.c.FailRuntime()
+		return errors.Join(why, e.resources.leave(e.c))
+	}
+	return errors.Join(why, e.free())
 }
 
 // build allocates the resources and lays out the lanes in them.
@@ -193,5 +203,9 @@ func (e *Engine) free() error {
 		}
 	}
 	e.lastStats = e.readStats()
-	return e.resources.close(e.c)
+	err := e.resources.close(e.c)
+	if errors.Is(err, calls.ErrHangs) { // it would be asked again, for what others have of it
+		e.c.FailRuntime()
+	}
+	return err
 }

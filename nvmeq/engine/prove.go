@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/bounded"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -98,9 +99,11 @@ func (p *proof) open() (err error) {
 	if err = p.c.Quiesced(func() (err error) { p.stage, err = p.rt.Alloc(gpu.HostMapped, size); return err }); err != nil {
 		return err
 	}
-	if p.stream, err = p.rt.NewStream(); err != nil {
+	s, err := p.rt.NewStream()
+	if err != nil {
 		return err
 	}
+	p.stream = bounded.Stream(p.rt, s)
 	return p.c.Quiesced(func() error { return p.sum.open(p.rt, p.e.module, p.stream) })
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/bounded"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
@@ -47,6 +48,7 @@ func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 	if err != nil {
 		return r, err
 	}
+	stream = bounded.Stream(c.Runtime(), stream)
 	defer func() { err = errors.Join(err, stream.Close()) }()
 	bar, release, err := c.OpenBAR()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/bounded"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
@@ -63,7 +64,7 @@ const (
 func newResident(base launcher, rt gpu.Runtime, setup gpu.Stream) (*residentDriver, error) {
 	d := &residentDriver{launcher: base, setup: setup, turn: make(chan struct{}, 1)}
 	for lanes := int64(1); lanes*int64(base.block.X) <= kernels.MaxBlock; lanes *= 2 {
-		n, err := gpu.Fits(base.fn, gpu.Dim3{X: base.block.X * uint32(lanes), Y: 1, Z: 1})
+		n, err := bounded.Fits(rt, base.fn, gpu.Dim3{X: base.block.X * uint32(lanes), Y: 1, Z: 1})
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/bounded"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/kernels/traced"
 )
@@ -57,7 +58,7 @@ func openBlocks(rt gpu.Runtime, seed uint64) (_ *blocks, err error) {
 		if err != nil {
 			return nil, err
 		}
-		b.streams <- s
+		b.streams <- bounded.Stream(rt, s)
 	}
 	return b, nil
 }

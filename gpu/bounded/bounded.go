@@ -1,0 +1,234 @@
+// Package bounded is a runtime of a GPU whose driver may hang: nobody waits for one of its calls for longer than Limit. When one has not returned by then the GPU counts as lost, no further
+// call is made, and all that is asked for is an error at once, which wraps calls.ErrHangs and names the vendor's function.
+//
+// What a call that was given up uses is its own, and what it may give when it returns late is nobody's: memory, modules and streams of such a GPU are left until the process ends. So to
+// close something gives that error too, and whoever closes it leaves what the device may still reach where it is.
+//
+// Not bounded are calls that may wait for others than the GPU: to import what a program has exported, and to register pages that a file system has yet to read. Nor are those of a stream,
+// which are made for every request: who drives lanes or copies has bounds of his own for them, and others ask for Stream.
+package bounded
+
+import (
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
+)
+
+// Limit is how long a call may take: to initialise a driver takes ten seconds on a machine with many GPUs, to pin much memory as long.
+const Limit = 30 * time.Second
+
+const (
+	looks   = 60 // at the time, in Limit
+	hurries = 4  // likewise, once Options.Stop is closed
+)
+
+// Options of New. Each may be left out.
+type Options struct {
+	Limit time.Duration   // 0: Limit
+	Stop  <-chan struct{} // closed when the user wants an end: a call that is under way then has 2 s, of 30
+	Log   *slog.Logger    // of calls that return later, after all; nil: discard
+}
+
+// Runtime is a gpu.Runtime, gpu.Urgent and gpu.Losable.
+type Runtime struct {
+	gpu.Runtime
+	o    Options
+	hung atomic.Pointer[error]
+}
+
+// New bounds the calls of rt.
+func New(rt gpu.Runtime, o Options) *Runtime {
+	if o.Limit == 0 {
+		o.Limit = Limit
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Runtime{Runtime: rt, o: o}
+}
+
+// Hung is why no call is made any more, or nil.
+func (r *Runtime) Hung() error {
+	if p := r.hung.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Lost implements gpu.Losable.
+func (r *Runtime) Lost() error {
+	if err := r.Hung(); err != nil {
+		return err
+	}
+	if l, ok := r.Runtime.(gpu.Losable); ok {
+		return l.Lost()
+	}
+	return nil
+}
+
+// Missing is a sentence for each thing that the runtime would use and that there is not.
+func (r *Runtime) Missing() []string {
+	if m, ok := r.Runtime.(interface{ Missing() []string }); ok {
+		return m.Missing()
+	}
+	return nil
+}
+
+// within is f's result. wait is how long f itself may wait. what is said of a call that the vendor's library does not know.
+func within[T any](r *Runtime, what string, wait time.Duration, f func() (T, error)) (none T, err error) {
+	if err := r.Hung(); err != nil {
+		return none, err
+	}
+	began, limit := time.Now(), r.o.Limit+wait
+	got, name, err := Call(limit, r.o.Stop, nil, f, func(T, error) {
+		r.o.Log.Warn("the GPU's driver has returned from a call that was given up", "runtime", r.Name(), "call", what, "after", time.Since(began).Round(time.Millisecond).String())
+	})
+	if name == "" {
+		return got, err
+	}
+	if name == Unnamed {
+		name = what
+	}
+	err = Hangs(r.Name(), name, limit, r.o.Stop)
+	r.hung.CompareAndSwap(nil, &err)
+	return none, r.Hung()
+}
+
+// Hangs is the error of a call of a runtime's that was given up.
+func Hangs(runtime, call string, limit time.Duration, stop <-chan struct{}) error {
+	select {
+	case <-stop:
+		return fmt.Errorf("%s runtime: interrupted when %s had not returned: %w", runtime, call, calls.ErrHangs)
+	default:
+	}
+	return fmt.Errorf("%s runtime: %s does not return, after %v: %w", runtime, call, limit, calls.ErrHangs)
+}
+
+// Unnamed is the name that Call gives of a call when the vendor's library was not called.
+const Unnamed = "?"
+
+// Call makes a call that f's goroutine alone has a part in. The name is empty if it has returned; else it was given up, and this is the vendor's function that has not returned, or Unnamed.
+// on, which may be nil, says that f has got on since it was asked last, as by another call of the library: the time begins anew. stop and late are Options.Stop and what calls.Make has.
+func Call[T any](limit time.Duration, stop <-chan struct{}, on func(*calls.Notes) bool, f func() (T, error), late func(T, error)) (got T, name string, err error) {
+	var notes calls.Notes
+	got, end, err := calls.Make(calls.Wait{Limit: limit, Step: max(limit/looks, 1), Notes: &notes, Spent: func(spent, step time.Duration) time.Duration {
+		select {
+		case <-stop:
+			return spent + limit/hurries
+		default:
+		}
+		if on != nil && on(&notes) {
+			return 0
+		}
+		return spent + step
+	}}, f, late)
+	if end == calls.Returned {
+		return got, "", err
+	}
+	if name, _ = notes.Last(); name == "" {
+		name = Unnamed
+	}
+	return got, name, nil
+}
+
+func (r *Runtime) act(what string, wait time.Duration, f func() error) error {
+	_, err := within(r, what, wait, func() (struct{}, error) { return struct{}{}, f() })
+	return err
+}
+
+// Alloc implements gpu.Runtime, as do those below.
+func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
+	return r.memory(within(r, "to allocate memory", 0, func() (gpu.Memory, error) { return r.Runtime.Alloc(kind, size) }))
+}
+
+func (r *Runtime) Reserve(size, most int64) (gpu.Range, error) {
+	m, err := within(r, "to reserve memory", 0, func() (gpu.Range, error) { return r.Runtime.Reserve(size, most) })
+	if err != nil {
+		return nil, err
+	}
+	return ranged{m, memory{m, r}}, nil
+}
+
+// Import is not bounded: it may wait for the process that has exported the memory, which may be stopped.
+func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
+	if err := r.Hung(); err != nil {
+		return nil, err
+	}
+	return r.memory(r.Runtime.Import(e))
+}
+
+// Register is bounded but for pages of files.
+func (r *Runtime) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
+	if as == gpu.RegisteredReadOnly {
+		if err := r.Hung(); err != nil {
+			return nil, err
+		}
+		return r.memory(r.Runtime.Register(b, as))
+	}
+	return r.memory(within(r, "to register memory", 0, func() (gpu.Memory, error) { return r.Runtime.Register(b, as) }))
+}
+
+func (r *Runtime) Load(image []byte) (gpu.Module, error) {
+	m, err := within(r, "to load kernels", 0, func() (gpu.Module, error) { return r.Runtime.Load(image) })
+	if err != nil {
+		return nil, err
+	}
+	return module{m, r}, nil
+}
+
+func (r *Runtime) NewStream() (gpu.Stream, error) {
+	return within(r, "to make a stream", 0, r.Runtime.NewStream)
+}
+
+// NewUrgentStream implements gpu.Urgent.
+func (r *Runtime) NewUrgentStream() (gpu.Stream, error) {
+	return within(r, "to make a stream", 0, func() (gpu.Stream, error) { return gpu.NewUrgentStream(r.Runtime) })
+}
+
+func (r *Runtime) Close() error { return r.act("to close the device", 0, r.Runtime.Close) }
+
+func (r *Runtime) memory(m gpu.Memory, err error) (gpu.Memory, error) {
+	if err != nil {
+		return nil, err
+	}
+	return memory{m, r}, nil
+}
+
+type memory struct {
+	gpu.Memory
+	r *Runtime
+}
+
+func (m memory) Export(want gpu.ExportKind) (gpu.Export, error) {
+	return within(m.r, "to export memory", 0, func() (gpu.Export, error) { return m.Memory.Export(want) })
+}
+
+func (m memory) Close() error { return m.r.act("to free memory", 0, m.Memory.Close) }
+
+// ranged is a gpu.Range, whose memory is bounded.
+type ranged struct {
+	gpu.Range
+	m memory
+}
+
+func (m ranged) Export(want gpu.ExportKind) (gpu.Export, error) { return m.m.Export(want) }
+func (m ranged) Close() error                                   { return m.m.Close() }
+
+func (m ranged) Grow(size int64) error {
+	return m.m.r.act("to grow memory", 0, func() error { return m.Range.Grow(size) })
+}
+
+type module struct {
+	gpu.Module
+	r *Runtime
+}
+
+func (m module) Function(name string) (gpu.Function, error) {
+	return within(m.r, "to find a kernel", 0, func() (gpu.Function, error) { return m.Module.Function(name) })
+}
+
+func (m module) Close() error { return m.r.act("to unload kernels", 0, m.Module.Close) }
