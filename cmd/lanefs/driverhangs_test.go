@@ -37,7 +37,7 @@ func TestDriverHangs(t *testing.T) {
 	t.Run("hip", func(t *testing.T) {
 		p := hangs(t)
 		img, mnt := p.image("image", 32), p.mkdir("mnt")
-		said := p.fails("mount", "--gpu", "hip", img, mnt)
+		said := p.failsWithin("mount", "--gpu", "hip", img, mnt)
 		require.Contains(t, said, why)
 		require.Contains(t, said, "dmesg")
 		require.False(t, p.mounted(mnt))

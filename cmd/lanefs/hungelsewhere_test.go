@@ -41,14 +41,31 @@ func servePassing(dirs string) error {
 // within is ok, but for a command that waits for ever.
 func (p *place) within(args ...string) string {
 	p.t.Helper()
+	out, err := p.ends(args...)
+	require.NoError(p.t, err, "lanefs %q:\n%s", args, out)
+	return out
+}
+
+// failsWithin is fails, likewise.
+func (p *place) failsWithin(args ...string) string {
+	p.t.Helper()
+	out, err := p.ends(args...)
+	var exit *exec.ExitError
+	require.ErrorAs(p.t, err, &exit, "lanefs %q succeeded:\n%s", args, out)
+	require.Equal(p.t, exitFailed, exit.ExitCode(), "lanefs %q:\n%s", args, out)
+	return out
+}
+
+// ends runs lanefs to its end, or ends it after two minutes: then its error is that of a signal.
+func (p *place) ends(args ...string) (out string, err error) {
+	p.t.Helper()
 	start, c := time.Now(), p.command(args...)
 	c.WaitDelay = time.Second
 	stop := time.AfterFunc(2*time.Minute, func() { c.Process.Kill() })
 	defer stop.Stop()
-	out, err := c.CombinedOutput()
-	require.NoError(p.t, err, "lanefs %q:\n%s", args, out)
+	said, err := c.CombinedOutput()
 	p.t.Logf("lanefs %q: %v", args, time.Since(start).Round(time.Millisecond))
-	return string(out)
+	return string(said), err
 }
 
 // TestHungElsewhere: a file system that does not answer holds up those that have to do with it. A device that is mounted from there and

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -53,7 +54,7 @@ func TestHungOpening(t *testing.T) {
 				t.Parallel()
 				p := hungCall(t, call)
 				img, mnt := p.image("image", 32), p.mkdir("mnt")
-				said := p.fails("mount", "--gpu", "hip", "-o", "vram=8M", img, mnt)
+				said := p.failsWithin("mount", "--gpu", "hip", "-o", "vram=8M", img, mnt)
 				require.Contains(t, said, why)
 				require.Equal(t, 1, strings.Count(said, "does not return"), "once")
 				require.False(t, p.mounted(mnt))
@@ -101,15 +102,14 @@ func TestHungCommands(t *testing.T) {
 			t.Run("bench", func(t *testing.T) {
 				t.Parallel()
 				p := hungCall(t, call)
-				require.Contains(t, p.fails("bench", "--gpu", "hip", "--time", "1s", p.image("image", 32)), why)
+				require.Contains(t, p.failsWithin("bench", "--gpu", "hip", "--time", "1s", p.image("image", 32)), why)
 			})
 			t.Run("prove", func(t *testing.T) {
 				t.Parallel()
 				p := hungCall(t, call)
-				said, errs, err := p.run("prove", "--gpu", "hip", "--report", "none", p.image("image", 32))
-				require.Error(t, err)
+				said := p.failsWithin("prove", "--gpu", "hip", "--report", "none", p.image("image", 32))
 				require.Contains(t, said, why)
-				require.Contains(t, errs, "rungs failed")
+				require.Contains(t, said, "rungs failed")
 			})
 			t.Run("doctor", func(t *testing.T) {
 				t.Parallel()
@@ -143,6 +143,8 @@ func TestStopHungOpening(t *testing.T) {
 					return err == nil
 				})
 				require.NoError(t, c.Process.Signal(unix.SIGINT))
+				end := time.AfterFunc(2*time.Minute, func() { c.Process.Kill() })
+				defer end.Stop()
 				if err := c.Wait(); args[0] != "prove" {
 					require.Error(t, err)
 				}

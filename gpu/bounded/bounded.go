@@ -142,11 +142,11 @@ func (r *Runtime) act(what string, wait time.Duration, f func() error) error {
 
 // Alloc implements gpu.Runtime, as do those below.
 func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
-	return r.memory(within(r, "to allocate memory", 0, func() (gpu.Memory, error) { return r.Runtime.Alloc(kind, size) }))
+	return r.memory(within(r, "an allocation", 0, func() (gpu.Memory, error) { return r.Runtime.Alloc(kind, size) }))
 }
 
 func (r *Runtime) Reserve(size, most int64) (gpu.Range, error) {
-	m, err := within(r, "to reserve memory", 0, func() (gpu.Range, error) { return r.Runtime.Reserve(size, most) })
+	m, err := within(r, "a reservation", 0, func() (gpu.Range, error) { return r.Runtime.Reserve(size, most) })
 	if err != nil {
 		return nil, err
 	}
@@ -169,11 +169,11 @@ func (r *Runtime) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 		}
 		return r.memory(r.Runtime.Register(b, as))
 	}
-	return r.memory(within(r, "to register memory", 0, func() (gpu.Memory, error) { return r.Runtime.Register(b, as) }))
+	return r.memory(within(r, "a registration", 0, func() (gpu.Memory, error) { return r.Runtime.Register(b, as) }))
 }
 
 func (r *Runtime) Load(image []byte) (gpu.Module, error) {
-	m, err := within(r, "to load kernels", 0, func() (gpu.Module, error) { return r.Runtime.Load(image) })
+	m, err := within(r, "a load of kernels", 0, func() (gpu.Module, error) { return r.Runtime.Load(image) })
 	if err != nil {
 		return nil, err
 	}
@@ -181,15 +181,15 @@ func (r *Runtime) Load(image []byte) (gpu.Module, error) {
 }
 
 func (r *Runtime) NewStream() (gpu.Stream, error) {
-	return within(r, "to make a stream", 0, r.Runtime.NewStream)
+	return within(r, "the call for a stream", 0, r.Runtime.NewStream)
 }
 
 // NewUrgentStream implements gpu.Urgent.
 func (r *Runtime) NewUrgentStream() (gpu.Stream, error) {
-	return within(r, "to make a stream", 0, func() (gpu.Stream, error) { return gpu.NewUrgentStream(r.Runtime) })
+	return within(r, "the call for a stream", 0, func() (gpu.Stream, error) { return gpu.NewUrgentStream(r.Runtime) })
 }
 
-func (r *Runtime) Close() error { return r.act("to close the device", 0, r.Runtime.Close) }
+func (r *Runtime) Close() error { return r.act("the end of the device", 0, r.Runtime.Close) }
 
 func (r *Runtime) memory(m gpu.Memory, err error) (gpu.Memory, error) {
 	if err != nil {
@@ -204,10 +204,10 @@ type memory struct {
 }
 
 func (m memory) Export(want gpu.ExportKind) (gpu.Export, error) {
-	return within(m.r, "to export memory", 0, func() (gpu.Export, error) { return m.Memory.Export(want) })
+	return within(m.r, "an export", 0, func() (gpu.Export, error) { return m.Memory.Export(want) })
 }
 
-func (m memory) Close() error { return m.r.act("to free memory", 0, m.Memory.Close) }
+func (m memory) Close() error { return m.r.act("the release of memory", 0, m.Memory.Close) }
 
 // ranged is a gpu.Range, whose memory is bounded.
 type ranged struct {
@@ -219,7 +219,7 @@ func (m ranged) Export(want gpu.ExportKind) (gpu.Export, error) { return m.m.Exp
 func (m ranged) Close() error                                   { return m.m.Close() }
 
 func (m ranged) Grow(size int64) error {
-	return m.m.r.act("to grow memory", 0, func() error { return m.Range.Grow(size) })
+	return m.m.r.act("the growth of memory", 0, func() error { return m.Range.Grow(size) })
 }
 
 type module struct {
@@ -228,7 +228,7 @@ type module struct {
 }
 
 func (m module) Function(name string) (gpu.Function, error) {
-	return within(m.r, "to find a kernel", 0, func() (gpu.Function, error) { return m.Module.Function(name) })
+	return within(m.r, "the search for a kernel", 0, func() (gpu.Function, error) { return m.Module.Function(name) })
 }
 
-func (m module) Close() error { return m.r.act("to unload kernels", 0, m.Module.Close) }
+func (m module) Close() error { return m.r.act("the unload of kernels", 0, m.Module.Close) }

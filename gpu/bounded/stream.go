@@ -18,7 +18,7 @@ func Stream(rt gpu.Runtime, s gpu.Stream) gpu.Stream {
 // Fits is gpu.Fits of a kernel of rt, which is bounded if rt is a Runtime.
 func Fits(rt gpu.Runtime, f gpu.Function, block gpu.Dim3) (int64, error) {
 	if r, ok := rt.(*Runtime); ok {
-		return within(r, "to ask how many blocks fit", 0, func() (int64, error) { return gpu.Fits(f, block) })
+		return within(r, "a query of what fits", 0, func() (int64, error) { return gpu.Fits(f, block) })
 	}
 	return gpu.Fits(f, block)
 }
@@ -41,10 +41,10 @@ func (s stream) Fill(dst gpu.Addr, v byte, n int64) error {
 	return s.r.act("a fill", 0, func() error { return s.s.Fill(dst, v, n) })
 }
 
-func (s stream) Done() (bool, error) { return within(s.r, "to ask a stream", 0, s.s.Done) }
+func (s stream) Done() (bool, error) { return within(s.r, "a query of a stream", 0, s.s.Done) }
 
 func (s stream) Wait(timeout time.Duration) error {
-	return s.r.act("to ask a stream", timeout, func() error { return s.s.Wait(timeout) })
+	return s.r.act("a query of a stream", timeout, func() error { return s.s.Wait(timeout) })
 }
 
-func (s stream) Close() error { return s.r.act("to close a stream", 0, s.s.Close) }
+func (s stream) Close() error { return s.r.act("the close of a stream", 0, s.s.Close) }

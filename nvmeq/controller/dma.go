@@ -99,7 +99,9 @@ func (c *Controller) AllocData(size int64) (*Chunk, error) {
 	}
 	d, err := c.AllocDMA(c.Placement().Data, size, max(PageSize, c.mps))
 	if errors.Is(err, calls.ErrHangs) { // the spare runtime has memory, and it is for who serves files on the CPU
-		if c.LeaveRuntime(err); c.Failover() != nil {
+		c.LeaveRuntime(err)
+		c.AwaitReset() // which others may have begun
+		if c.Failover() != nil {
 			d, err = c.AllocDMA(c.Placement().Data, size, max(PageSize, c.mps))
 		}
 	}

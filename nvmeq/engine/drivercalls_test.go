@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/bounded"
 	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
@@ -270,4 +271,26 @@ func TestMemoryCallHangs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMemoryCallIsBounded: an allocation that does not return, on a GPU whose lanes have nothing to do, is given up. The lanes move, and who wants memory has the spare runtime's.
+func TestMemoryCallIsBounded(t *testing.T) {
+	var d *stuckDriver
+	of := func(dev *detached.Runtime) gpu.Runtime {
+		d = &stuckDriver{Runtime: dev}
+		return bounded.New(d, bounded.Options{Limit: 500 * time.Millisecond})
+	}
+	spare := func() (gpu.Runtime, error) { return host.Open(host.Options{}) }
+	f := newFailingRuntime(t, testrig.NewImage(t), of, spare, false, softctl.Options{}, engine.Config{Lanes: 2}, func(t controller.Transport) controller.Transport { return t })
+	t.Cleanup(d.LetGo)
+	until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 })
+	d.Stick("alloc")
+	c, err := f.Controller.AllocData(1 << 20)
+	require.NoError(t, err)
+	require.Positive(t, d.Stuck(), "it hangs yet")
+	require.NotNil(t, f.Controller.Failover())
+	require.Contains(t, f.Controller.Failover().Why, "does not return")
+	f.transfer(t, c, 0, 4096, 1)
+	require.NoError(t, c.Close())
+	require.NoError(t, f.Engine.Close())
 }
