@@ -75,6 +75,9 @@ func openController(cfg *mountConfig, beside *drive, log *slog.Logger) (c drive,
 	}
 	defer func() { err = explainVirtual(cfg.Device, err) }()
 	err = c.open(cfg, beside, controller.Config{Log: log, Queues: cfg.queues(), Spare: spareRuntime(c.rt), SpareReads: cfg.GPUError == "ro"})
+	if err == nil { // the lanes may have left a GPU that hangs
+		err = c.hung()
+	}
 	return c, err
 }
 

