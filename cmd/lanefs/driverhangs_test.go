@@ -12,11 +12,11 @@ import (
 // TestDriverHangs: a driver that does not return from the first call for a device is no reason to wait for ever. A mount that may choose goes without the GPU, and says which call it is; one
 // that may not fails, and says it, too; so does the doctor, who goes on.
 func TestDriverHangs(t *testing.T) {
-	const why = "hip runtime: hipGetDeviceCount does not return, after 30s"
+	const why = "hip runtime: hipGetDeviceCount does not return, after 5s"
 	hangs := func(t *testing.T) *place {
 		t.Parallel() // they wait, mostly
 		p := newHIPPlace(t, "")
-		p.env = append(p.env, "LANEFS_SHIM_FAIL="+p.path("fail"))
+		p.env = append(p.env, "LANEFS_SHIM_FAIL="+p.path("fail"), driverLimit+"=5s")
 		require.NoError(t, os.WriteFile(p.path("fail"), []byte("open"), 0o600))
 		return p
 	}

@@ -56,6 +56,7 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(beLanefs) != "" {
 		denyCalls()
+		limitDriver()
 		dieWhenMounted()
 		main()
 		return

@@ -158,8 +158,8 @@ func openNamed(name string, log *slog.Logger, stop <-chan struct{}) (gpu.Runtime
 // onCPU logs why auto takes no GPU.
 func onCPU(log *slog.Logger, why string) { log.Info("the lanes run on the CPU", "why", why) }
 
-// openTimeout is how long the driver may take from one call to the next.
-const openTimeout = bounded.Limit
+// openTimeout is how long the driver may take from one call to the next, and for each call after that; tests shorten it.
+var openTimeout = bounded.Limit
 
 // openGPU opens a GPU on which the kernels run, whose calls are bounded. A driver that does not return from a call is left to it: what it may give later is nobody's.
 func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger, stop <-chan struct{}) (gpuRuntime, error) {
@@ -175,7 +175,7 @@ func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger, sto
 	case err != nil:
 		return nil, err
 	case call == "":
-		return bounded.New(rt, bounded.Options{Stop: stop, Log: log}), nil
+		return bounded.New(rt, bounded.Options{Limit: openTimeout, Stop: stop, Log: log}), nil
 	case call == bounded.Unnamed:
 		call = "loading its library"
 	}
