@@ -15,6 +15,7 @@ from . import _dlpack, _stage, _wait
 from . import _wire as w
 from ._descriptors import Descriptors
 from ._flight import Flight, StreamBatch, in_thread, sweep
+from ._integer import integer
 from ._memory import Anonymous, Buffer, adopt, cuda_array
 from ._ring import Plain, Ring
 from ._session import NotLaneFS, Session
@@ -139,7 +140,7 @@ class File(Closable):
             EINVAL: the range is not in the file. EACCES: private, and the file is not open to write. ENOMEM: the mount's device memory is
             held by others. EIO: the medium. ECONNRESET: the daemon has ended.
         """
-        _check(offset, 1 if length is None else length)
+        offset, length = _range(offset, length)
         self._opened()
         _dlpack.sweep()
         with Use(self):
@@ -167,7 +168,7 @@ class File(Closable):
         NotLaneFS, OSError
             As `map`.
         """
-        _check(0, length)
+        _, length = _range(0, integer(length))
         with Use(self):
             self._opened()
             if self.session is None:
@@ -191,9 +192,8 @@ class File(Closable):
         OSError
             EACCES: the mapping is not private, or the file is not open to write. ENOSPC, EIO: as write and fsync. ECONNRESET: the daemon has ended.
         """
-        if not all(hasattr(n, "__index__") for n in (offset, start, 0 if length is None else length)):
-            raise ValueError(f"{length} bytes at {start} of a mapping, to {offset} of the file")
-        length = len(mapping) - start if length is None else length
+        offset, start = integer(offset), integer(start)
+        length = len(mapping) - start if length is None else integer(length)
         if start < 0 or length < 0 or start + length > len(mapping) or not 0 <= offset < _FAR:
             raise ValueError(f"{length} bytes at {start} of a mapping of {len(mapping)}, to {offset} of the file")
         with Use(self), Use(mapping):
@@ -688,9 +688,12 @@ _SURE = contextlib.nullcontext()
 _FAR = 1 << 61  # beyond the end of any file
 
 
-def _check(offset, length):
-    if not all(hasattr(n, "__index__") for n in (offset, length)) or not 0 <= offset < _FAR or not 0 < length < _FAR:
+def _range(offset, length):
+    """A range of a file as Python's integers; length None: to the end of the file."""
+    offset, length = integer(offset), None if length is None else integer(length)
+    if not 0 <= offset < _FAR or length is not None and not 0 < length < _FAR:
         raise ValueError(f"a range of {length} bytes at {offset}")
+    return offset, length
 
 
 def _plain_batch(fd, read, address, pieces):

@@ -1,6 +1,7 @@
-"""What the elements of memory are: plain bytes, or references and pointers, over which the bytes of a file must not be written."""
+"""What memory is: plain bytes, or references and pointers, over which the bytes of a file must not be written, or no memory at all."""
 
 import ctypes
+import numbers
 import re
 
 _NAMES = re.compile(r":[^:]*:")          # of a structure's members (PEP 3118), which may have any letter
@@ -12,8 +13,11 @@ _plain = set()                           # formats that were looked at; few
 
 
 def need_plain(memory, view):
-    """TypeError if memory, of which view is a memoryview, holds references to objects, or pointers. Also memory that is written from: as bytes they mean nothing."""
+    """TypeError if memory, of which view is a memoryview, holds references to objects, or pointers. Also memory that is written from: as bytes they mean nothing. And if it is a number of NumPy's, which
+    has a buffer: of itself, and who gives one may mean an address."""
     text = view.format
+    if not view.ndim and isinstance(memory, numbers.Integral):
+        raise _refused(type(memory).__name__, "is a number's: if it is an address, give int of it")
     if text not in _plain:
         if _POINTERS.search(_NAMES.sub("", text)):
             raise _refused(getattr(memory, "dtype", text))
@@ -30,8 +34,16 @@ def need_plain_array(interface):
             raise _refused(text)
 
 
-def _refused(what):
-    return TypeError(f"memory of type {what} holds references to objects, or pointers, and no plain bytes: it is not read into, nor written from")
+def storage_of(tensor):
+    """The method of a tensor of PyTorch's that gives what has its bytes. TypeError if it is none, but has an address, as what has a tensor's bytes has."""
+    method = getattr(tensor, "untyped_storage", None) or getattr(tensor, "storage", None)  # before PyTorch 2
+    if method is None:
+        raise _refused(type(tensor).__name__, "is no tensor's: give a tensor of it")
+    return method
+
+
+def _refused(what, why="holds references to objects, or pointers, and no plain bytes: it is not read into, nor written from"):
+    return TypeError(f"memory of type {what} {why}")
 
 
 def _points(kind):

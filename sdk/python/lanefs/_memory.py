@@ -9,6 +9,7 @@ from . import _dlpack, _hip
 from . import _wire as w
 from ._descriptors import Descriptors
 from ._driver import Driver
+from ._integer import integer
 from ._use import Closable
 
 
@@ -152,6 +153,7 @@ class Buffer(Closable):
     """
 
     def __init__(self, file, size):
+        size = integer(size)
         if not 0 < size < 1 << 61:
             raise ValueError(f"a buffer of {size} bytes")
         _dlpack.sweep()

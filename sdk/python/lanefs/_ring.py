@@ -14,16 +14,18 @@ from concurrent.futures import Future
 
 from . import _wait
 from . import _wire as w
+from ._integer import integer
 from ._session import GONE_TEXT, LOST_TEXT
 from ._use import Here, Use
 
 
 def part(buffer, start, length):
-    """The length of a part of memory, to its end if None. ValueError if it is not within the memory."""
-    length = len(buffer) - start if length is None else length
+    """Where a part of memory begins, and its length, to the memory's end if None. ValueError if it is not within the memory."""
+    start = integer(start)
+    length = len(buffer) - start if length is None else integer(length)
     if start < 0 or length < 0 or start + length > len(buffer):
         raise ValueError(f"{length} bytes at {start} of memory of {len(buffer)}")
-    return length
+    return start, length
 
 
 _SLOT, _ONE = struct.Struct("<Q"), struct.pack("=Q", 1)
@@ -217,7 +219,7 @@ class Ring(Here):
         with Use(file), Use(buffer):
             buffer.memory  # not a closed one's, whose handle may be another's now
             f, b = self._handle_of(file), self._handle_of(buffer)
-            return self.submit([(w.READ, f, b, offset, buffer.base + start, length) for offset, start, length in ranges])
+            return self.submit([(w.READ, f, b, offset, buffer.base + integer(start), length) for offset, start, length in ranges])
 
     def write_batch(self, file, buffer, ranges):
         """Begins to write many ranges of memory to a file.
@@ -247,11 +249,11 @@ class Ring(Here):
         with Use(file), Use(buffer):
             buffer.memory.synchronize()
             f, b = self._handle_of(file), self._handle_of(buffer)
-            return self.submit([(w.WRITE, f, b, offset, buffer.base + start, length) for offset, start, length in ranges])
+            return self.submit([(w.WRITE, f, b, offset, buffer.base + integer(start), length) for offset, start, length in ranges])
 
     def _start(self, op, file, buffer, offset, start, length):
         with Use(file), Use(buffer):
-            length, memory = part(buffer, start, length), buffer.memory  # ValueError: a closed one's handle may be another's now
+            (start, length), memory = part(buffer, start, length), buffer.memory  # ValueError: a closed one's handle may be another's now
             if op == w.WRITE:
                 memory.synchronize()
             return self.submit([(op, self._handle_of(file), self._handle_of(buffer), offset, buffer.base + start, length)])[0]
@@ -379,7 +381,7 @@ class Ring(Here):
     def _poll_for(self, op, file, buffer, offset, start, length):
         """Submits a request and takes completions until it has ended, or for _SPIN_NS. None: another thread takes completions, or the ring is full or has ended."""
         self._alive()
-        length, memory = part(buffer, start, length), buffer.memory
+        (start, length), memory = part(buffer, start, length), buffer.memory
         if op == w.WRITE:
             memory.synchronize()
         try:
@@ -556,11 +558,11 @@ class Plain:
 
     def read(self, file, buffer, offset=0, start=0, length=None):
         with Use(file), Use(buffer):
-            return _done(_transfer, os.preadv, file._opened(), buffer, offset, start, part(buffer, start, length))
+            return _done(_transfer, os.preadv, file._opened(), buffer, integer(offset), *part(buffer, start, length))
 
     def write(self, file, buffer, offset=0, start=0, length=None):
         with Use(file), Use(buffer):
-            return _done(_transfer, os.pwritev, file._opened(), buffer, offset, start, part(buffer, start, length))
+            return _done(_transfer, os.pwritev, file._opened(), buffer, integer(offset), *part(buffer, start, length))
 
     def _carry_out(self, op, *args):
         return (self.read if op == w.READ else self.write)(*args).result()

@@ -5,13 +5,16 @@ import collections
 import contextlib
 import ctypes
 import errno
+import numbers
+import operator
 import os
 import sys
 import threading
 import weakref
 
 from ._flight import Flight, StreamBatch, keep
-from ._format import need_plain, need_plain_array
+from ._format import need_plain, need_plain_array, storage_of
+from ._integer import integer
 from ._memory import address_of
 from ._use import Use
 
@@ -282,7 +285,7 @@ def integers(values):
         pass
     try:
         return array.array("q", iter(values.tolist() if hasattr(values, "tolist") else values))  # bytes as they are would be taken for machine words
-    except (OverflowError, TypeError) as e:
+    except (OverflowError, RuntimeError, TypeError) as e:  # of a tensor without memory, for one
         raise ValueError(f"offsets and lengths are integers: {e}") from None
 
 
@@ -309,7 +312,12 @@ def _stream(stream):
     """The handle of a stream: an integer, PyTorch's, CuPy's, None for the default stream."""
     for name in ("cuda_stream", "ptr"):
         stream = getattr(stream, name, stream)
-    handle = int(stream or 0)
+    try:
+        handle = operator.index(stream or 0)
+    except TypeError:
+        if isinstance(stream, (numbers.Number, str, bytes, bytearray)) or not hasattr(stream, "__int__"):
+            raise ValueError(f"{stream!r} is no stream") from None
+        handle = int(stream)  # a CUstream of NVIDIA's package
     if not 0 <= handle <= _UNKNOWN:
         raise ValueError(f"{stream!r} is no stream")
     return handle
@@ -331,7 +339,7 @@ def rest(memory, start, size):
         if n and 1 + sum((k - 1) * s for k, s in zip(memory.shape, memory.stride())) != n:
             raise ValueError("a tensor with gaps: give a length, or pieces")
         size = n * memory.element_size()
-    return size - start
+    return size - integer(start)
 
 
 def held(memory, stream):
@@ -339,7 +347,7 @@ def held(memory, stream):
     if isinstance(memory, int):
         return stream
     if hasattr(memory, "data_ptr"):
-        return memory, (getattr(memory, "untyped_storage", None) or memory.storage)(), stream  # also if the tensor gets another
+        return memory, storage_of(memory)(), stream  # also if the tensor gets another
     if hasattr(memory, "__cuda_array_interface__"):
         return memory, stream
     return memoryview(memory), stream  # a bytearray cannot change its size then
@@ -358,7 +366,7 @@ def target(memory, stream, write):
             raise ValueError(f"{memory} is no address")
         return memory, None, _stream(stream), None
     if hasattr(memory, "data_ptr"):  # PyTorch's tensors. Pieces may lie beyond a view, in what it is a view of
-        storage = getattr(memory, "untyped_storage", None) or memory.storage  # before PyTorch 2
+        storage = storage_of(memory)
         try:
             address, size = memory.data_ptr(), storage().nbytes() - memory.storage_offset() * memory.element_size()
         except RuntimeError as e:  # a sparse one, for instance

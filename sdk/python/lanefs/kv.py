@@ -13,6 +13,7 @@ import collections
 import errno
 import fcntl
 import hashlib
+import operator
 import os
 import threading
 import time
@@ -35,12 +36,13 @@ def _digest(key):
     """What stands for a key in the slab: 32 bytes. Keys of different types are different."""
     if isinstance(key, str):
         kind, raw = b"s", key.encode()
-    elif isinstance(key, int):
-        kind, raw = b"i", b"%d" % key
     elif isinstance(key, (bytes, bytearray, memoryview)):
         kind, raw = b"b", bytes(key)
     else:
-        raise TypeError(f"a key is bytes, text or an integer, not {type(key).__name__}")
+        try:
+            kind, raw = b"i", b"%d" % operator.index(key)
+        except TypeError:
+            raise TypeError(f"a key is bytes, text or an integer, not {type(key).__name__}") from None
     return hashlib.blake2b(raw, digest_size=32, person=b"lanefs.kv" + kind).digest()
 
 
@@ -253,7 +255,7 @@ class Slab:
             The file cannot be written. Nothing was put.
         """
         f = self._need(True)
-        names, offsets, lengths = [_digest(k) for k in keys], list(offsets), list(lengths)
+        names, offsets, lengths = [_digest(k) for k in keys], *(_stage.integers(n).tolist() for n in (offsets, lengths))
         if not len(names) == len(offsets) == len(lengths):
             raise ValueError(f"{len(names)} keys, {len(offsets)} offsets, {len(lengths)} lengths")
         if len(set(names)) != len(names):
@@ -493,7 +495,7 @@ class Slab:
             The file cannot be read: EIO from the medium, ECONNRESET after the end of the daemon. No block is given up for that.
         """
         f = self._need()
-        offsets = list(offsets)
+        offsets = _stage.integers(offsets).tolist()
         names = [_digest(k) for k in keys]
         if len(names) != len(offsets):
             raise ValueError(f"{len(names)} keys, {len(offsets)} offsets")

@@ -845,6 +845,44 @@ class BadInput(unittest.TestCase):
             for bad in (-1, 1 << 32, 1.5, "x"):
                 self.assertRaisesRegex(ValueError, "user ID", f.pin, True, bad)
 
+    def test_integers(self):
+        """Of other types than int, as NumPy's are: what they stand for, whatever their own sums are. What is none is refused in words."""
+        class Index:
+            def __init__(self, n):
+                self.n = n
+
+            def __index__(self):
+                return self.n
+
+        class Narrow(int):  # of 8 bits
+            def __add__(self, other):
+                return Narrow((int(self) + other + 128) % 256 - 128)
+            __radd__ = __add__
+        data = os.urandom(4096)
+        for where in DIR, OUTSIDE:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                f = lanefs.open(write("integers", data, where), "r+", fallback=True)
+            b, m, five = lanefs.Buffer(f, Index(4096)), f.alloc(Index(130)), Index(5)
+            view = b.memoryview()
+            for do in (lambda: f.read_into(b, five, five, five), lambda: f.ring.read(f, b, five, five, five).result(60), lambda: f.ring.read_batch(f, b, [(five, five, five)])[0].result(60)):
+                view[:20] = bytes(20)
+                self.assertEqual((do(), bytes(view[:20])), (5, bytes(5) + data[5:10] + bytes(10)))
+            self.assertEqual((f.write_from(b, five, five, five), f.ring.write_batch(f, b, [(five, five, five)])[0].result(60)), (5, 5))
+            with f.map(five, five) as part:
+                self.assertEqual(part.memoryview(), data[5:10])
+            f.commit(m, Index(4000), five, five)
+            self.assertEqual((f.read_into(b, five, Index(len(b) - 5)), f.read_into(b, Index(4000), 0, 6), bytes(view[:6])), (5, 6, bytes(5) + data[4005:4006]))
+            for n in Narrow(120), Narrow(127):
+                self.assertRaisesRegex(ValueError, "at 1", f.commit, m, 0, n, n)
+                self.assertRaisesRegex(ValueError, "at 1", f.read_into, m, 0, n, n)
+            for bad in 8.0, "8", math.nan, 8j, [8], b"8":
+                for do in (lambda: f.read_into(b, 0, bad), lambda: f.read_into(b, 0, 0, bad), lambda: f.write_from(b, 0, bad), lambda: f.commit(m, bad), lambda: f.commit(m, 0, bad), lambda: f.map(bad),
+                           lambda: f.map(0, bad), lambda: f.alloc(bad), lambda: lanefs.Buffer(f, bad), lambda: f.ring.read_batch(f, b, [(0, bad, 1)])):
+                    self.assertRaisesRegex(ValueError, "no integer", do)
+                self.assertRaises((ValueError, TypeError), f.read_into, b, bad)
+            f.close()
+
     @unittest.skipUnless(HAS_LIBRARY, "the C library needs cc: make deps installs it")
     def test_streams_and_ends(self):
         data = os.urandom(5000)
@@ -1156,6 +1194,8 @@ class Any(unittest.TestCase):
         nowhere = Tensor(b, 0)
         nowhere.data_ptr = lambda: 0
         self.assertRaisesRegex(ValueError, "no memory", self.file.read_into, nowhere)
+        storage = types.SimpleNamespace(data_ptr=rows.data_ptr)
+        self.assertRaisesRegex(TypeError, "no tensor.s", self.file.read_into, storage)
 
     def test_torch(self):
         try:
@@ -1174,6 +1214,8 @@ class Any(unittest.TestCase):
         self.assertRaisesRegex(ValueError, "no memory", self.file.read_into, torch.empty(9, device="meta"))
         self.assertRaisesRegex(ValueError, "not in one place", self.file.read_into, torch.ones(3, 3).to_sparse())
         self.assertEqual(self.file.read_into(torch.empty(0)), 0)
+        self.assertRaisesRegex(TypeError, "no tensor.s", self.file.read_into, torch.zeros(5).storage())
+        self.assertRaisesRegex(ValueError, "are integers", self.file.read_batch, torch.zeros(5), torch.empty(1, dtype=torch.long, device="meta"), [0], [1])
         self.assertEqual(self.file.read_into(torch.zeros(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)), 480)
         t.zero_()
         self.file.read_batch(t[:, 5:15], torch.arange(10) * 10, torch.arange(10) * 1000, torch.full((10,), 10))
@@ -1195,8 +1237,16 @@ class Any(unittest.TestCase):
         self.assertRaises(ValueError, self.file.read_batch, b, [1, 2], [0], [5])
         self.assertRaises(ValueError, self.file.read_batch, b, [0], ["x"], [5])
         self.assertRaisesRegex(OSError, "stream", self.file.read_into, b, stream=5)
-        for bad in (-1, 1 << 64, 1 << 70, "x", types.SimpleNamespace(cuda_stream=-1)):  # which would be taken for another one
-            self.assertRaises(ValueError, self.file.read_into, b, stream=bad)
+        class Number:
+            def __init__(self, n):
+                self.n = n
+
+            def __int__(self):
+                return self.n
+        for bad in (-1, 1 << 64, 1 << 70, "x", types.SimpleNamespace(cuda_stream=-1), 1.0, "1", b"1", 1 + 0j, object(), Number(-1)):  # which would be taken for another one
+            self.assertRaisesRegex(ValueError, "is no stream", self.file.read_into, b, stream=bad)
+        self.assertEqual(self.file.read_into(b, stream=Number(0)), 100)  # as NVIDIA's package has them
+        self.assertRaisesRegex(OSError, "stream", self.file.read_into, b, stream=Number(5))
         with lanefs.open(self.path) as f:  # to read only
             self.assertRaises(PermissionError, f.write_from, b)
         self.file.close()
@@ -1398,6 +1448,8 @@ class Any(unittest.TestCase):
         for nothing in (numpy.zeros(0), numpy.zeros((0, 3)), numpy.zeros((3, 0, 2), "c16")):
             self.assertEqual((self.file.read_into(nothing), self.file.write_from(nothing)), (0, 0))
         self.assertEqual(self.file.read_into(numpy.zeros(())), 8)
+        for address in numpy.int64(objects.ctypes.data), numpy.uint8(5):  # which have a buffer, of the number itself
+            self.refused_all(address, TypeError, "give int of it")
 
     def test_released_memory(self):
         view = memoryview(bytearray(100))

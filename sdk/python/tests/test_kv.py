@@ -71,6 +71,26 @@ class Slabs(unittest.TestCase):
         for i, (key, v) in enumerate(want.items()):
             self.assertEqual((got[i], memory[8192 * i:8192 * i + len(v)]), (len(v), v), key)
 
+    def test_integers(self):  # of other types than int, as NumPy's are, which have no sum with an address, or a wrong one
+        class Index:
+            def __init__(self, n):
+                self.n = n
+
+            def __index__(self):
+                return self.n
+        data, columns = bytes(range(100)), [[Index(n) for n in (0, 5, 50)], [Index(n) for n in (5, 45, 0)]]
+        with kv.Slab(path("integers"), 4096, 8) as s:
+            s.put_batch([Index(n) for n in range(3)], data, *columns)
+            self.check(s, {0: data[:5], 1: data[5:50], 2: b""})
+            self.assertTrue(Index(1) in s and "1" not in s)
+            b = bytearray(100)
+            self.assertEqual((s.get_batch([Index(0), 1], b, columns[0][:2]), b), ([5, 45], data[:50] + bytes(50)))
+            for bad in 1.0, None, object():
+                self.assertRaisesRegex(TypeError, "a key is", s.put, bad, b"x")
+                self.assertRaises(ValueError, s.put_batch, ["a"], data, [bad], [1])
+                self.assertRaises(ValueError, s.put_batch, ["a"], data, [0], [bad])
+                self.assertRaises(ValueError, s.get_batch, [1], b, [bad])
+
     def test_full(self):
         with kv.Slab(path("full"), 4096, 8, evict=False) as s:
             s.put_batch(range(8), bytes(8), range(8), [1] * 8)
