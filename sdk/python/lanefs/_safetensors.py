@@ -253,7 +253,7 @@ def save(tensors, path, metadata=None, fallback=False):
     Raises
     ------
     ValueError
-        What is no tensor, or of a type that safetensors has no name for; a name that is no text, or that UTF-8 cannot have, or the format's own.
+        What is no tensor, or a sparse one or one without memory, or of a type that safetensors has no name for; a name that is no text, or that UTF-8 cannot have, or the format's own.
     NotLaneFS, OSError
         As open and File.commit. What was at path is still there.
     """
@@ -320,6 +320,12 @@ def _filler(stage):
     return fill
 
 
+def flat(torch, t):
+    """The bytes of a contiguous tensor."""
+    t = t.reshape(-1)
+    return (t.as_strided((1,), (1,)) if t.numel() == 1 else t).view(torch.uint8)  # one element is contiguous whatever its stride is
+
+
 def _bytes_of(t):
     """dtype, shape and bytes of a tensor: a memoryview, or PyTorch's own of uint8."""
     if isinstance(t, Tensor):
@@ -334,8 +340,13 @@ def _bytes_of(t):
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(t, torch.Tensor):
         raise ValueError(f"want a tensor of PyTorch or NumPy, or a lanefs.Tensor, not {type(t).__name__}")
+    if t.is_meta:
+        raise ValueError("the tensor has no memory")
     for name, (bits, _, kind) in _TYPES.items():
         if t.dtype == getattr(torch, kind or "", None):
             shape = (*t.shape[:-1], 2 * t.shape[-1]) if bits == 4 else tuple(t.shape)
-            return name, shape, t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+            try:
+                return name, shape, flat(torch, t.detach().resolve_conj().resolve_neg().contiguous())
+            except RuntimeError as e:  # a sparse one
+                raise ValueError(f"the tensor's bytes are not in one place: {e}") from None
     raise ValueError(f"safetensors has no type for {t.dtype}")

@@ -112,6 +112,15 @@ class Files(Case):
         with mock.patch.dict(_safetensors._TYPES, {"F4": (4, None, None)}), self.assertRaisesRegex(ValueError, "lacks"):
             lt.load_file(path("types.safetensors"))
 
+    def test_one_element(self):  # is contiguous whatever stride it has
+        x = torch.arange(20.).reshape(4, 5)
+        want = {"column": x[:1, 3], "item": x[2:3, 1:2], "imag": torch.tensor([1 + 2j]).imag, "all": x}
+        self.assertEqual((want["column"].stride(), want["column"].is_contiguous()), ((5,), True))
+        lanefs.save(want, path("one.safetensors"))
+        self.same({name: t.clone() for name, t in want.items()}, lt.load_file(path("one.safetensors")))
+        for bad in torch.eye(3).to_sparse(), torch.empty(2, device="meta"):
+            self.assertRaisesRegex(ValueError, "not in one place|no memory", lanefs.save, {"bad": bad}, path("bad.safetensors"))
+
     def test_bytes_are_values(self):
         for lazy in torch._neg_view(torch.ones(2)), torch.tensor([1 + 2j]).conj():
             lanefs.save({"a": lazy}, path("lazy.safetensors"))

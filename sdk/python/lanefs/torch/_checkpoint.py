@@ -245,7 +245,7 @@ class StorageWriter(_Storage, *_stages, _dcp.StorageWriter):
                 t = data.detach().resolve_conj().resolve_neg().contiguous()
                 dtype, shape = str(t.dtype), tuple(t.shape)
                 if not any(t.dtype == getattr(torch, name or "", None) for _, _, name in _safetensors._TYPES.values()):
-                    t = t.reshape(-1).view(torch.uint8)  # the file says bytes, .metadata what they are
+                    t = _safetensors.flat(torch, t)  # the file says bytes, .metadata what they are
             name = item.index.fqn.encode("utf-8", "backslashreplace").decode()
             if item.index.offset is not None and any(item.index.offset):
                 name += "@" + ",".join(map(str, item.index.offset))
