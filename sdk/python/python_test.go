@@ -89,6 +89,14 @@ func TestBeside(t *testing.T) {
 	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_beside.py")))
 }
 
+// TestProcesses: children of a program that has files open, and workers of it.
+func TestProcesses(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	suite(t, python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "test_processes.py")))
+}
+
 // TestDocs: texts and type hints say what the code does. It needs no mount.
 func TestDocs(t *testing.T) {
 	bin, err := exec.LookPath("python3")
@@ -254,7 +262,7 @@ func members(t *testing.T, wheel string) []string {
 	return names
 }
 
-// TestTorch: lanefs.torch, where PyTorch is.
+// TestTorch: lanefs.torch, where PyTorch is, loaders with workers, and what of the other tests uses PyTorch or NumPy.
 func TestTorch(t *testing.T) {
 	with := ""
 	for _, bin := range []string{"python3", "/usr/bin/python3"} { // Debian's is the system's Python's
@@ -270,13 +278,15 @@ func TestTorch(t *testing.T) {
 		t.Skip("needs cc: make deps installs it")
 	}
 	m := sharetest.New(t, 256*mib, 64*mib)
-	cmd := command(t, m, filepath.Join("tests", "test_torch.py"))
 	bin, err := exec.LookPath(with)
 	require.NoError(t, err)
-	cmd.Path, cmd.Args[0] = bin, bin
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	suite(t, string(out))
+	for _, args := range [][]string{{"test_torch.py"}, {"test_loader.py"}, {"test_host.py", "-k", "torch", "-k", "numpy"}} {
+		cmd := command(t, m, append([]string{filepath.Join("tests", args[0])}, args[1:]...)...)
+		cmd.Path, cmd.Args[0] = bin, bin
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		suite(t, string(out))
+	}
 }
 
 // TestFirstToken: the example of a cache of keys and values, with a model as small as can be, on the CPU.

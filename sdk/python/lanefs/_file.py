@@ -19,7 +19,7 @@ from ._integer import integer
 from ._memory import Anonymous, Buffer, adopt, cuda_array
 from ._ring import Plain, Ring
 from ._session import NotLaneFS, Session
-from ._use import Closable, Use
+from ._use import Closable, Use, inherited
 
 _MODES = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT}
 
@@ -587,7 +587,7 @@ class File(Closable):
     def _own(self):
         """OSError in a child of the process that opened the file: before locks, which may be held by threads that only the parent has."""
         if self.session is not None and self.session._pid != os.getpid():
-            raise PermissionError(errno.EPERM, "the file is open in the process that forked this one: open it again")
+            raise inherited("file", "open it again")
 
     def _on_stage(self):
         """The stage, and the file's handle there."""

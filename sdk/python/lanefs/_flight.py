@@ -8,6 +8,7 @@ import threading
 import weakref
 
 from ._session import GONE_TEXT
+from ._use import Here
 
 # Prototypes of its own: those of ctypes.pythonapi are shared by all packages.
 keep = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
@@ -85,7 +86,7 @@ def _dropped(flight):
         _behind.append(flight)
 
 
-class StreamBatch:
+class StreamBatch(Here):
     """A batch on a stream: what `File.read_batch_on` and `File.write_batch_on` give. It can be awaited. Whoever drops it need not wait: memory and results stay until the
     stream has come past it, and one of the next batches, or closing a file, lets go of them.
 
@@ -94,6 +95,8 @@ class StreamBatch:
     flight : object
         This package's own matter.
     """
+
+    _elsewhere = "which can have its results"
 
     def __init__(self, flight):
         self._flight = flight

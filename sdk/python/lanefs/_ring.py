@@ -16,7 +16,7 @@ from . import _wait
 from . import _wire as w
 from ._integer import integer
 from ._session import GONE_TEXT, LOST_TEXT
-from ._use import Here, Use
+from ._use import Here, Use, inherited
 
 
 def part(buffer, start, length):
@@ -286,7 +286,7 @@ class Ring(Here):
             The ring is closed, its daemon has ended, or it is another process's. EDEADLK: by a signal's handler, in the middle of such a call.
         """
         if self._pid != os.getpid():
-            raise OSError("the ring is that of the process that forked this one: open the file again")
+            raise inherited("ring")
         self._alive()
         futures = []
         try:

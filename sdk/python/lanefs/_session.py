@@ -20,7 +20,7 @@ import weakref
 
 from . import _wait
 from . import _wire as w
-from ._use import Closable, Use
+from ._use import Closable, Use, inherited
 
 
 GONE_TEXT = "the mount's daemon has gone: open the file again when it is mounted"
@@ -187,6 +187,7 @@ class Session(Closable):
     _all = weakref.WeakValueDictionary()  # by process and socket
     _opening = {}  # locks, likewise: for as long as a daemon makes it last
     _lock = threading.RLock()  # protects _opening. The handler of a signal may come in the middle
+    _closing = False  # closed, perhaps in the middle of a call: _closed when that has ended
 
     @classmethod
     def of(cls, fd, name="the file"):
@@ -318,10 +319,11 @@ class Session(Closable):
         ------
         OSError
             What the daemon answers. ECONNRESET, EPIPE: it has ended. EMFILE: the process has no descriptors left for those of the reply, and what it gave is given back. EDEADLK: the handler of a signal calls in the middle of a call of the same
-            thread. Without errno: the session is closed, is that of a process that forked this one, or the reply is malformed.
+            thread. EPERM: the session is that of the process that forked this one. Without errno: it is closed, or the reply is malformed.
         """
-        if self._pid != os.getpid():
-            raise OSError("the session is that of the process that forked this one: open the file again")
+        self._own()
+        if self._closing:
+            raise OSError("the session is closed")
         if self._mutex._is_owned():
             raise OSError(errno.EDEADLK, "called in the middle of such a call of the same thread, by the handler of a signal")
         try:
@@ -329,8 +331,12 @@ class Session(Closable):
         finally:
             self._drain()
 
+    def _own(self):
+        if self._pid != os.getpid():
+            raise inherited("session")
+
     def _call(self, kind, request, reply, rights, pass_fds):
-        if self._socket is None:
+        if self._socket is None or self._closing:
             raise OSError("the session is closed")
         self._check()
         self._tag += 1
@@ -420,7 +426,7 @@ class Session(Closable):
     def gone(self):
         """bool: whether the session or its daemon has ended."""
         s = self._socket
-        if s is None or self._lost:
+        if s is None or self._closing or self._lost:
             return True
         p = select.poll()
         try:
@@ -441,9 +447,10 @@ class Session(Closable):
         OSError
             The session is closed.
         """
-        if self._socket is None:
+        s = self._socket
+        if s is None or self._closing:
             raise OSError("the session is closed")
-        return self._socket.fileno()
+        return s.fileno()
 
     def latest(self, handle):
         """The present generation of a mapping's range of its file.
@@ -495,8 +502,7 @@ class Session(Closable):
         OSError
             The C library is not here; ENOMEM, EMFILE: the mount's limits; ECONNRESET: the daemon has ended.
         """
-        if self._pid != os.getpid():  # where a thread of the parent may have the lock for ever
-            raise OSError("the session is that of the process that forked this one: open the file again")
+        self._own()  # or a thread of the parent may have the lock for ever
         return self._stage or _wait.alone(self._staging, self._make_stage)
 
     def _make_stage(self):
@@ -528,8 +534,9 @@ class Session(Closable):
         Raises
         ------
         OSError
-            The session is closed. ECONNRESET: the program has closed its descriptors.
+            The session is closed. ECONNRESET: the program has closed its descriptors. EPERM: it is that of the process that forked this one, which would not hear what a child takes.
         """
+        self._own()
         with Use(self):
             self._check()
             p = select.poll()
@@ -575,6 +582,11 @@ class Session(Closable):
 
     def _drain(self):
         # The holder of the mutex checks again after it has unlocked it, so no handle is left.
+        self._post_dropped()
+        if self._closing and self._socket is not None and not self._mutex._is_owned():
+            self._leave()
+
+    def _post_dropped(self):
         while self._dropped and self._pid == os.getpid() and not self._mutex._is_owned() and self._mutex.acquire(blocking=False):
             try:
                 if self._socket is None or self._lost:
@@ -616,7 +628,8 @@ class Session(Closable):
                 answer.give()
 
     def close(self):
-        """Ends the session and all its objects, except memory that is still mapped. It waits for a call of another thread. Repeated calls do nothing.
+        """Ends the session and all its objects, except memory that is still mapped. In the middle of another thread's call it does so when that has ended, and does not wait: calls that come later
+        find it closed at once. Repeated calls do nothing.
 
         Raises
         ------
@@ -627,8 +640,17 @@ class Session(Closable):
             self._socket = None
             self._free()
             return
-        _wait.alone(self._mutex, self._shut)
-        self._close()
+        self._closing = True
+        self._leave()
+
+    def _leave(self):
+        """Ends a session that is closed, if no call is under way. Who makes one does this after it, so nothing is left."""
+        if self._pid == os.getpid() and self._mutex.acquire(blocking=False):
+            try:
+                self._shut()
+            finally:
+                self._mutex.release()
+            self._close()
 
     def _shut(self):
         s, self._socket = self._socket, None

@@ -159,6 +159,8 @@ class Stage:
     @staticmethod
     def _instead(file, why):
         """The file at a stage of its own, if what failed was called in the middle of a call of the same thread: by the handler of a signal."""
+        if why.errno == errno.EPERM:
+            file._own()  # it says what to do
         if why.errno != errno.EDEADLK:
             raise why
         with Use(file):

@@ -2,15 +2,23 @@
 of them, and those that come later find it closed."""
 
 import contextlib
+import errno
 import os
 import sys
+
+
+def inherited(what, remedy="open the file again"):
+    """The error of who uses in a child what the process has that forked it."""
+    return PermissionError(errno.EPERM, f"the {what} is that of the process that forked this one: {remedy}")
 
 
 class Here:
     """Base of what is this process's."""
 
+    _elsewhere = "which opens one of its own"
+
     def __reduce__(self):
-        raise TypeError(f"a {type(self).__name__} of LaneFS is this process's: it is neither copied nor sent to another, which opens one of its own")
+        raise TypeError(f"a {type(self).__name__} of LaneFS is this process's: it is neither copied nor sent to another, {self._elsewhere}")
 
 
 class Closable(Here):

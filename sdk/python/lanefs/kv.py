@@ -10,6 +10,7 @@ was not committed is then not found. No block is ever found with other bytes tha
 """
 
 import collections
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -20,7 +21,9 @@ import time
 import weakref
 
 from . import _file, _slab, _stage
+from ._integer import integer
 from ._sum import sums
+from ._use import Here, inherited
 
 __all__ = ["Full", "Slab"]
 
@@ -66,7 +69,23 @@ class _Held(list):
         return self is other
 
 
-class Slab:
+class _Locked(_file.File):
+    """A slab's file, and a lock of it. As they have its descriptor, children of a fork have its lock, as long as they live: so who took it gives it back."""
+
+    _has = None  # the descriptor, if it is locked
+
+    def lock(self, kind):
+        fcntl.flock(self.fd, kind | fcntl.LOCK_NB)
+        self._has = self.fd
+
+    def _end(self):
+        fd, self._has = self._has, None
+        if fd is not None and self._made_by == os.getpid() and not (self.session and self.session._lost):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        super()._end()
+
+
+class Slab(Here):
     """An open slab. Methods may be called from any thread.
 
     Parameters
@@ -99,17 +118,20 @@ class Slab:
     ValueError
         The file is not a slab, one that is cut within its index, or one of another slot size or number of slots; a size that is not positive; a mode that is none.
     BlockingIOError
-        Another process, or another Slab, has it open.
+        Another process, or another Slab, has it open; or the children of a process that was killed have, which it had forked meanwhile.
     lanefs.NotLaneFS
         The file is not on a LaneFS mount, and fallback is false.
     OSError
         The file cannot be made (ENOSPC) or read.
     """
 
+    _elsewhere = "which opens it when this one has closed it"
+
     def __init__(self, path, slot_size=None, slots=None, mode="r+", *, evict=True, verify=True, fallback=False):
         self._f = None
         if mode not in ("r", "r+"):
             raise ValueError(f"mode {mode!r}: want 'r' or 'r+'")
+        slot_size, slots = (n if n is None else integer(n) for n in (slot_size, slots))
         for name, n in (("slot_size", slot_size), ("slots", slots)):
             if n is not None and not 0 < n < 1 << 48:
                 raise ValueError(f"{name} of {n}")
@@ -122,17 +144,17 @@ class Slab:
             except FileExistsError:
                 pass  # another process was faster
         self.path, self._evicts, self._verify, self._pid = path, evict, verify, os.getpid()
-        self._write, self.damaged = mode == "r+", 0
+        self._write, self._late, self.damaged = mode == "r+", False, 0  # late: of an interrupted put something may be under way yet
         self._lock = threading.RLock()    # protects all below; held for no reads or writes of blocks, and once: see _only
         self._commit = threading.RLock()  # one commit at a time; before _lock
         self._room = threading.RLock()    # one call at a time makes room, so that others do not take what it frees; before _commit
         self._held = weakref.WeakSet()    # of puts; protected by _lock
-        f = _file.File(path, mode, fallback)
+        f = _Locked(path, mode, fallback)
         try:
             try:
-                fcntl.flock(f.fd, (fcntl.LOCK_EX if self._write else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                f.lock(fcntl.LOCK_EX if self._write else fcntl.LOCK_SH)
             except BlockingIOError:
-                raise BlockingIOError(errno.EWOULDBLOCK, "the slab is open elsewhere: one process at a time may write", path) from None
+                raise BlockingIOError(errno.EWOULDBLOCK, "the slab is open elsewhere: one process at a time may write; the children that a killed one had forked have it open until they end, too", path) from None
             self._layout = _slab.Layout.parse(os.pread(f.fd, _slab.ALIGN, 0), path)
             self.slot_size, self.slots = self._layout.slot_size, self._layout.slots
             if slots not in (None, self.slots) or slot_size is not None and -(-slot_size // _slab.ALIGN) * _slab.ALIGN != self.slot_size:
@@ -185,7 +207,7 @@ class Slab:
         if self._f is None:
             raise ValueError(f"the slab {self.path!r} is closed")
         if self._pid != os.getpid():
-            raise OSError("the slab is that of the process that forked this one: open it again when that has closed it")
+            raise inherited("slab", "open it again when that has closed it")
         self._f._opened()  # or the descriptor's number may be another file's
         if write and not self._write:
             raise PermissionError(errno.EACCES, "the slab is open to read only", self.path)
@@ -269,7 +291,8 @@ class Slab:
         try:
             self._take(len(names), left)
             slots = left[::-1]
-            done = f.write_batch(memory, [self._layout.slot(s) for s in slots], offsets, lengths, stream=stream)
+            with _file.Use(f):  # who closes the slab meanwhile lets others have it when this has ended
+                done = f.write_batch(memory, [self._layout.slot(s) for s in slots], offsets, lengths, stream=stream)
             for n, want in zip(done, lengths):
                 if n != want:
                     raise OSError(-n if n < 0 else errno.EIO, os.strerror(-n if n < 0 else errno.EIO), self.path)
@@ -279,6 +302,7 @@ class Slab:
                     block = _Block(left[-1], length, total, False)
                     self._blocks[name], self._pending[name], left[-1:] = block, block, []
         except BaseException:  # KeyboardInterrupt, too, among the blocks
+            self._late = True
             with self._lock:
                 self._free[len(self._free):], left[:] = left, []
             raise
@@ -510,7 +534,8 @@ class Slab:
             return out
         at, lengths = [offsets[i] for i in which], [blocks[i].length for i in which]
         hold = _stage.target(memory, stream, True)[3]  # likewise
-        done = f.read_batch(memory, [self._layout.slot(blocks[i].slot) for i in which], at, lengths, stream=stream)
+        with _file.Use(f):  # likewise: what is read is no other process's
+            done = f.read_batch(memory, [self._layout.slot(blocks[i].slot) for i in which], at, lengths, stream=stream)
         for n in done:
             if n < 0:
                 raise OSError(-n, os.strerror(-n), self.path)
@@ -550,7 +575,8 @@ class Slab:
         return len(self._blocks)
 
     def close(self):
-        """Commits, and closes the slab. What a failed commit left behind is not found after that; repeated calls do nothing.
+        """Commits, and closes the slab, which others may open then. It waits for the writes of a put that was interrupted. What a failed commit left behind is not found after that; repeated calls
+        do nothing.
 
         Raises
         ------
@@ -561,8 +587,12 @@ class Slab:
         """
         if self._f is None:
             return
+        own = self._pid == os.getpid()
+        if self._late and own and self._f.session is not None:  # into slots that are free for who opens the slab next
+            with contextlib.suppress(OSError, ValueError):
+                self._f.read_into(bytearray(1))  # a batch waits for those before it
         try:
-            if self._write and self._pid == os.getpid():
+            if self._write and own:
                 self.commit()
         finally:
             f, self._f = self._f, None

@@ -219,6 +219,27 @@ class Closing(unittest.TestCase):
         with lanefs.kv.Slab(p) as slab:
             self.assertIn(b"key", slab)
 
+    def test_slab_in_use(self):  # by a put or a get: nobody else has it before that has ended
+        p, failures = os.path.join(DIR, self.id() + " slab"), []
+        for name in "write_batch", "read_batch":
+            slab, into = lanefs.kv.Slab(p, N, 4), bytearray(N)
+            slab.put(b"key", b"k" * N)
+            self.assertEqual(slab.get(b"key", into), N)
+
+            def close():
+                try:
+                    slab.close()
+                    self.assertRaises(BlockingIOError, lanefs.kv.Slab, p)
+                except BaseException as e:
+                    failures.append(e)
+            with meanwhile(lanefs.File, name, close):
+                try:
+                    slab.put(b"other", b"o" * N) if name == "write_batch" else slab.get(b"key", into)
+                except ValueError as e:
+                    self.assertRegex(str(e), "closed")
+            self.assertEqual(failures, [])
+            lanefs.kv.Slab(p).close()
+
     def test_after_an_error(self):  # of which the program has the traceback
         fd = self.f.fd
         with self.assertRaises(OSError) as e:
@@ -248,6 +269,33 @@ class Closing(unittest.TestCase):
                 os.close(w)
             self.assertFalse(m.current)
         self.f.close()
+
+    def test_session_in_a_call(self):  # of another thread, which may be a long one: it ends with that
+        s, entered, go_on, got = self.f.session, threading.Event(), threading.Event(), []
+        real, before = s._receive, descriptors()
+
+        def receive(*args):
+            entered.set()
+            go_on.wait()
+            return real(*args)
+        self.f.map().close()  # whose release is answered first
+        with unittest.mock.patch.object(s, "_receive", receive):
+            thread = threading.Thread(target=lambda: got.append(self.f.map()))
+            thread.start()
+            entered.wait()
+            s.close()
+            s.close()
+            self.assertTrue(s.gone)
+            for call in s.moved, s.fileno, self.f.map, lambda: s.wait(0):
+                self.assertRaisesRegex(OSError, "is closed", call)
+            with lanefs.open(self.path) as f:  # another session
+                self.assertEqual(f.map().memoryview(), b"a" * N)
+                del f
+            go_on.set()
+            thread.join()
+        self.assertEqual((got[0].memoryview(), s._socket), (b"a" * N, None))
+        self.f.close()
+        self.assertLessEqual(descriptors(), before + 1)  # with the two of the other session, and without those of this one and the file's
 
     def test_session_of_a_ring(self):
         ring, s = lanefs.Ring(self.f), self.f.session

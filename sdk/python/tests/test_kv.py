@@ -79,13 +79,15 @@ class Slabs(unittest.TestCase):
             def __index__(self):
                 return self.n
         data, columns = bytes(range(100)), [[Index(n) for n in (0, 5, 50)], [Index(n) for n in (5, 45, 0)]]
-        with kv.Slab(path("integers"), 4096, 8) as s:
+        with kv.Slab(path("integers"), Index(4096), Index(8)) as s:
             s.put_batch([Index(n) for n in range(3)], data, *columns)
             self.check(s, {0: data[:5], 1: data[5:50], 2: b""})
             self.assertTrue(Index(1) in s and "1" not in s)
             b = bytearray(100)
             self.assertEqual((s.get_batch([Index(0), 1], b, columns[0][:2]), b), ([5, 45], data[:50] + bytes(50)))
             for bad in 1.0, None, object():
+                if bad is not None:
+                    self.assertRaisesRegex(ValueError, "no integer", kv.Slab, path("no"), bad, 8)
                 self.assertRaisesRegex(TypeError, "a key is", s.put, bad, b"x")
                 self.assertRaises(ValueError, s.put_batch, ["a"], data, [bad], [1])
                 self.assertRaises(ValueError, s.put_batch, ["a"], data, [0], [bad])
@@ -419,6 +421,22 @@ class Slabs(unittest.TestCase):
             self.assertEqual(read_all("interrupted", names), has, n)
             os.unlink(path("interrupted"))
         self.assertGreater(n, 80)
+
+    def test_interrupted_write(self):  # which may be under way yet: nobody else has the slab, whose slots are free, before it has ended
+        s, p = kv.Slab(path("interrupted write"), 4096, 4), path("interrupted write")
+        with mock.patch("lanefs.File.write_batch", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, s.put, "a", b"a")
+        waits = []
+
+        def wait(stage, *args):
+            waits.append(self.assertRaises(BlockingIOError, kv.Slab, p))
+            return real(stage, *args)
+        real = lanefs._stage.Stage.one
+        with mock.patch.object(lanefs._stage.Stage, "one", wait):
+            s.close()
+        self.assertEqual(len(waits), 1)
+        with kv.Slab(p) as s:
+            self.assertEqual(len(s), 0)
 
     def test_held(self):  # memory that changes its size does not while a call uses it
         b, seen = bytearray(8), []
