@@ -81,7 +81,8 @@ class _Locked(_file.File):
     def _end(self):
         fd, self._has = self._has, None
         if fd is not None and self._made_by == os.getpid() and not (self.session and self.session._lost):
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):  # the program has closed it
+                fcntl.flock(fd, fcntl.LOCK_UN)
         super()._end()
 
 
