@@ -30,7 +30,7 @@ func TestMemoryTakenAgain(t *testing.T) {
 
 // TestMemoryKeepsLittle: a size that is not taken any more does not fill the memory.
 func TestMemoryKeepsLittle(t *testing.T) {
-	for range 100 {
+	for range 3 * mostTestMemory >> 21 {
 		ReleaseTestMemory(make([]byte, 1<<20))
 	}
 	require.LessOrEqual(t, testMemory.held, mostTestMemory)
