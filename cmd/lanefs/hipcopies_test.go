@@ -42,8 +42,7 @@ func TestHIPCopies(t *testing.T) {
 			t.Skipf("the C library needs %s: make deps installs it", name)
 		}
 	}
-	build := t.TempDir()
-	tool(t, "make", "-s", "-C", "../../sdk/c", "BUILD="+build)
+	build := made(t, "c")
 	for _, c := range []struct {
 		name string
 		env  []string

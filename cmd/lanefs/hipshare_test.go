@@ -25,9 +25,7 @@ func TestHIPShare(t *testing.T) {
 	if err != nil {
 		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
 	}
-	build := t.TempDir()
-	inC := filepath.Join(build, "testgpu")
-	tool(t, "make", "-s", "-C", "../../sdk/c", "BUILD="+build)
+	build, inC := made(t, "c"), filepath.Join(t.TempDir(), "testgpu")
 	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", filepath.Join(build, "liblanefs.a"), "-pthread", "-ldl")
 	for k, c := range []struct {
 		name, rocm string

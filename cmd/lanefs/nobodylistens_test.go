@@ -24,8 +24,7 @@ func TestNobodyListens(t *testing.T) {
 		}
 	}
 	p := newPlace(t)
-	build := p.mkdir("build")
-	tool(t, "make", "-s", "-C", "../../sdk/c", "BUILD="+build)
+	build := made(t, "c")
 	image, dir := p.image("image", 64), p.mkdir("mnt")
 	p.ok("mount", "--gpu", "host", image, dir)
 	f, err := os.Create(filepath.Join(dir, "file"))

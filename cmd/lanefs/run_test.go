@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/lab/cuda"
@@ -27,15 +26,8 @@ func (p *place) installed(tests ...string) []string {
 	if err != nil {
 		p.t.Skip("needs gcc: make deps installs it")
 	}
-	build, err := filepath.Abs("../../build/test-cufile") // kept: the next test need not make it again
-	require.NoError(p.t, err)
 	usr := p.mkdir("usr")
-	require.NoError(p.t, os.MkdirAll(build, 0o755))
-	lock, err := os.Create(filepath.Join(build, "lock")) // tests of other processes make there, too
-	require.NoError(p.t, err)
-	defer lock.Close()
-	require.NoError(p.t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
-	tool(p.t, "make", "-s", "-C", "../../sdk/cufile", "install", "BUILD="+build, "PREFIX="+usr, "CFLAGS=-O1")
+	made(p.t, "cufile", "install", "PREFIX="+usr, "CFLAGS=-O1")
 	require.NoError(p.t, os.Mkdir(filepath.Join(usr, "bin"), 0o755))
 	b, err := os.ReadFile(p.bin)
 	require.NoError(p.t, err)

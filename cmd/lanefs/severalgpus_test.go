@@ -240,12 +240,7 @@ int main(int argc, char **argv)
 	}
 	return 0;
 }`), 0o600))
-	build := p.mkdir("sdk")
-	for _, args := range [][]string{{"make", "-s", "-C", "../../sdk/c", "BUILD=" + build},
-		{"gcc", "-I../../sdk/c", "-o", program, program + ".c", filepath.Join(build, "liblanefs.a"), "-L" + p.path("rocm"), "-l:libamdhip64.so.6", "-pthread", "-ldl"}} {
-		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
+	tool(t, "gcc", "-I../../sdk/c", "-o", program, program+".c", filepath.Join(made(t, "c"), "liblanefs.a"), "-L"+p.path("rocm"), "-l:libamdhip64.so.6", "-pthread", "-ldl")
 	return func(path string, works bool) string {
 		cmd := exec.Command(program, path)
 		cmd.Env = append(os.Environ(), p.env...)
