@@ -12,7 +12,10 @@ TOOL        := $(CACHE)/staticcheck-$(STATICCHECK)/staticcheck
 # What mkfs, losetup and mount live in is not on every user's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-# Packages with more than one goroutine in them; the rest are pure, and run without the race detector's cost. fs drives
+# make test DETECT=1, which is CI's: what follows runs under the race detector, which takes twice as long. Without it all runs without the detector.
+DETECT      ?=
+
+# Packages with more than one goroutine in them; the rest are pure, and run without the detector's cost. fs drives
 # fs/ext4 from many goroutines, so the detector sees that too; ext4's own tests are long and mostly of one goroutine.
 RACE := ./blockdev ./blockdev/internal/... ./blockdev/latency ./blockdev/namespace ./blockdev/partition ./cmd/lanefs/internal/... ./fs ./fs/share/... ./fs/residency ./sdk/go ./sdk/go/device ./fs/ext4/jbd2/... ./gpu/... ./nvmeq/... ./lab/rocm
 
@@ -83,10 +86,10 @@ check: kernels-check $(TOOL) ## gofmt, vet, staticcheck, and whether the documen
 $(TOOL):
 	@GOBIN=$(@D) CGO_ENABLED=0 $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 
-test: kernels ## every test that needs no special hardware; ends with what was skipped and why
-	@GO="$(GO)" RACE="$(RACE)" RACE_SOME="$(RACE_SOME)" RACE_TESTS='$(RACE_TESTS)' RACE_LESS="$(RACE_LESS)" RACE_LESS_TESTS='$(RACE_LESS_TESTS)' FIRST="$(FIRST)" BESIDE="$(BESIDE)" MOUNTS="$(MOUNTS)" NOT_TWICE='$(NOT_TWICE)' $(GO) run ./lab/gotest
+test: kernels ## every test that needs no special hardware; ends with what was skipped and why; DETECT=1 for the race detector where goroutines are
+	@GO="$(GO)" DETECT="$(DETECT)" RACE="$(RACE)" RACE_SOME="$(RACE_SOME)" RACE_TESTS='$(RACE_TESTS)' RACE_LESS="$(RACE_LESS)" RACE_LESS_TESTS='$(RACE_LESS_TESTS)' FIRST="$(FIRST)" BESIDE="$(BESIDE)" MOUNTS="$(MOUNTS)" NOT_TWICE='$(NOT_TWICE)' $(GO) run ./lab/gotest
 
-race: kernels ## fs/ext4, the program and the campaigns under the race detector: about an hour, for every night
+race: kernels ## fs/ext4, the program and the campaigns under the race detector, which make test DETECT=1 has without it: about an hour, for every night
 	@CGO_ENABLED=1 nice -n 19 $(GO) test -race -timeout 3h $(or $(RACE_PACKAGES),./blockdev/md ./fs/ext4/... ./cmd/lanefs ./lab/...)
 
 cases: kernels ## every case of the tests of which make test takes a part by the seed: layouts, damaged images, denied calls, compilers, ways of the stand-ins; some 45 minutes on a busy machine

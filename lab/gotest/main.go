@@ -1,7 +1,6 @@
-// Command gotest runs every test of the module: what `make test` does. The packages in $RACE run under the race detector, the others
-// without it. Of those in $RACE_SOME the tests that match $RACE_TESTS run with it, and not without; of those in $RACE_LESS the tests that match
-// $RACE_LESS_TESTS run without it only. Their mounts take requests by io_uring. Those in $MOUNTS, which are tests with mounts, run once
-// more over /dev/fuse, without the detector, but for the tests that match $NOT_TWICE. Packages in $FIRST begin first, because they take longest.
+// Command gotest runs every test of the module: what `make test` does. Mounts take requests by io_uring. The packages in $MOUNTS, which are those
+// with mounts, run once more over /dev/fuse, but for the tests that match $NOT_TWICE. Where $DETECT is set the packages in $RACE run under
+// the race detector, and some tests of others (parts.go). Packages in $FIRST begin first, because they take longest.
 // All of that is one queue (jobs.go), so that no part waits for the end of another one's last package; of a package in $BESIDE several parts may
 // run at once, of another one only one.
 //
@@ -58,7 +57,6 @@ func run() error {
 			}
 		}
 	}
-	racy, some, less, mounts := listed["RACE"], listed["RACE_SOME"], listed["RACE_LESS"], listed["MOUNTS"]
 	if err := os.MkdirAll("build", 0o755); err != nil {
 		return err
 	}
@@ -68,11 +66,11 @@ func run() error {
 	}
 	defer log.Close()
 	r := newReport(os.Stdout, log)
-	if cc, err := command([]string{gocmd, "env", "CC"}, nil).Output(); err != nil {
-		return fmt.Errorf("go env: %w", err)
-	} else if _, err := exec.LookPath(strings.TrimSpace(string(cc))); err != nil && len(racy) > 0 {
-		r.notes = append(r.notes, "race detector: not used, it needs a C compiler (make deps)")
-		racy, some = nil, nil
+	why, err := noDetector(gocmd)
+	if err != nil {
+		return err
+	} else if why != "" {
+		r.notes = append(r.notes, "race detector: not used, "+why)
 	}
 	seed := os.Getenv("LANEFS_SEED")
 	if seed == "" {
@@ -86,27 +84,6 @@ func run() error {
 	}
 	defer back()
 	drive.OnInterrupt("gotest", back)
-	pure := slices.DeleteFunc(slices.Clone(all), func(p string) bool { return slices.Contains(racy, p) })
-	raceLess := os.Getenv("RACE_LESS_TESTS")
-	var skip []string
-	if raceLess != "" && len(racy) > 0 {
-		skip = []string{"-skip", raceLess}
-	} else {
-		less = nil // they run where all do
-	}
-	raceTests := os.Getenv("RACE_TESTS")
-	pure = slices.DeleteFunc(pure, func(p string) bool { return slices.Contains(some, p) })
-	if len(some) == 0 {
-		raceTests = ""
-	}
-	parts := []part{
-		{"(race detector)", "1", append([]string{"-race"}, skip...), "on", racy},
-		{"", "0", nil, "on", pure},
-		{"", "0", []string{"-skip", raceTests}, "on", some},
-		{"(no race detector)", "0", []string{"-run", raceLess}, "on", less},
-		{"(race detector)", "1", []string{"-race", "-run", raceTests}, "on", some},
-		{"(/dev/fuse)", "0", []string{"-skip", os.Getenv("NOT_TWICE")}, "off", mounts},
-	}
 	start := func(j part) error {
 		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", "1", "-timeout", timeout.String()}, j.flags, j.packages)
 		return test(command(args, []string{"CGO_ENABLED=" + j.cgo, "LANEFS_SEED=" + seed, withRings(j.rings), withoutSleep(os.Getenv("GORACE"))}), r, j)
@@ -115,7 +92,7 @@ func run() error {
 	defer close(stop)
 	go freeDying(os.Stdout, func() []string { return waiting(connections) }, dyingPatience, dyingLook, stop)
 	// Many tests wait more than they compute; with more at once their waits are no measure of anything.
-	if err := runJobs(jobs(parts, listed["FIRST"]), listed["BESIDE"], runtime.NumCPU()+2, start); err != nil {
+	if err := runJobs(jobs(partsOf(all, listed, why == ""), listed["FIRST"]), listed["BESIDE"], runtime.NumCPU()+2, start); err != nil {
 		return err
 	}
 	return r.end()

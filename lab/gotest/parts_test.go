@@ -1,0 +1,69 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPartsOf: with the detector and without it each package runs on rings, and those with mounts over /dev/fuse; under the detector are those that
+// are said to be, and nothing without it.
+func TestPartsOf(t *testing.T) {
+	all := []string{"pure", "racy", "less", "some"}
+	listed := map[string][]string{"RACE": {"racy", "less"}, "RACE_LESS": {"less"}, "RACE_SOME": {"some"}, "MOUNTS": {"racy", "some"}}
+	for name, want := range map[string]string{"RACE_TESTS": "^TestTogether$", "RACE_LESS_TESTS": "^TestLong$", "NOT_TWICE": "^TestOther$"} {
+		t.Setenv(name, want)
+	}
+	type way struct {
+		rings, flags string
+		raced        bool
+	}
+	ways := func(detect bool) map[string][]way {
+		of := map[string][]way{}
+		for _, p := range partsOf(all, listed, detect) {
+			flags := slices.Clone(p.flags)
+			raced := len(flags) > 0 && flags[0] == "-race"
+			require.Equal(t, map[bool]string{true: "1", false: "0"}[raced], p.cgo)
+			if raced {
+				flags = flags[1:]
+			}
+			for _, pkg := range p.packages {
+				w := way{rings: p.rings, raced: raced}
+				if len(flags) > 0 {
+					w.flags = flags[0] + " " + flags[1]
+				}
+				of[pkg] = append(of[pkg], w)
+			}
+		}
+		return of
+	}
+	fuse := way{"off", "-skip ^TestOther$", false}
+	require.Equal(t, map[string][]way{
+		"pure": {{"on", "", false}}, "less": {{"on", "", false}},
+		"racy": {{"on", "", false}, fuse}, "some": {{"on", "", false}, fuse},
+	}, ways(false))
+	require.Equal(t, map[string][]way{
+		"pure": {{"on", "", false}},
+		"racy": {{"on", "-skip ^TestLong$", true}, fuse},
+		"less": {{"on", "-skip ^TestLong$", true}, {"on", "-run ^TestLong$", false}},
+		"some": {{"on", "-skip ^TestTogether$", false}, {"on", "-run ^TestTogether$", true}, fuse},
+	}, ways(true))
+}
+
+// TestNoDetector: it is not used unless it is asked for, which the report says.
+func TestNoDetector(t *testing.T) {
+	t.Setenv("DETECT", "")
+	why, err := noDetector("go")
+	require.NoError(t, err)
+	require.Contains(t, why, "make test DETECT=1")
+	t.Setenv("DETECT", "1")
+	t.Setenv("CC", "no-such-compiler")
+	why, err = noDetector("go")
+	require.NoError(t, err)
+	require.Contains(t, why, "C compiler")
+	t.Setenv("CC", "/bin/true")
+	why, err = noDetector("go")
+	require.NoError(t, err)
+	require.Empty(t, why)
+}
