@@ -7,6 +7,8 @@
 //	attack    programs of ordinary users that attack a mount
 //	media     the binary over an image on a file system that fails (faultfs)
 //	rocm      a stand-in for AMD's ROCm, and the tests of gpu/hip on it
+//	cuda      a stand-in for NVIDIA's libcuda
+//	csdk      the C library and cuFile's interface, made once for the tests of all packages
 //	gpu       the bundle for a machine with an NVIDIA GPU
 //	vm        a virtual machine with NVMe controllers and an IOMMU
 //	deb       the Debian packages in a fresh Debian, and in a virtual machine that boots with mounts

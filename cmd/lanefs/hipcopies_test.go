@@ -42,7 +42,7 @@ func TestHIPCopies(t *testing.T) {
 			t.Skipf("the C library needs %s: make deps installs it", name)
 		}
 	}
-	build := made(t, "c")
+	build := libraries(t)
 	for _, c := range []struct {
 		name string
 		env  []string

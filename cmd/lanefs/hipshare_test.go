@@ -15,6 +15,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/lab/csdk"
 )
 
 // Programs that have files of a mount as memory of an AMD GPU: every way in which that leaves the daemon, in Go, C and
@@ -25,7 +26,7 @@ func TestHIPShare(t *testing.T) {
 	if err != nil {
 		t.Skip("the stand-in for ROCm needs gcc: apt-get install gcc libc6-dev")
 	}
-	build, inC := made(t, "c"), filepath.Join(t.TempDir(), "testgpu")
+	build, inC := libraries(t), filepath.Join(t.TempDir(), "testgpu")
 	tool(t, cc, "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I../../sdk/c", "-o", inC, "../../sdk/c/testgpu.c", filepath.Join(build, "liblanefs.a"), "-pthread", "-ldl")
 	for k, c := range []struct {
 		name, rocm string
@@ -76,6 +77,14 @@ func TestHIPShare(t *testing.T) {
 			p.onMedium(img, mnt, path, ringed(content))
 		})
 	}
+}
+
+// libraries is the folder with the C library.
+func libraries(t *testing.T) string {
+	t.Helper()
+	dir, err := csdk.C()
+	require.NoError(t, err)
+	return dir
 }
 
 // libraryOf has programs find the C library that was made in build.

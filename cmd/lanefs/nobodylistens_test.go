@@ -24,7 +24,7 @@ func TestNobodyListens(t *testing.T) {
 		}
 	}
 	p := newPlace(t)
-	build := made(t, "c")
+	build := libraries(t)
 	image, dir := p.image("image", 64), p.mkdir("mnt")
 	p.ok("mount", "--gpu", "host", image, dir)
 	f, err := os.Create(filepath.Join(dir, "file"))

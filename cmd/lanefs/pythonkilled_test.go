@@ -33,7 +33,7 @@ func TestPythonKilled(t *testing.T) {
 		t.Skip("needs cc: make deps installs it")
 	}
 	p := newPlace(t)
-	build := made(t, "c")
+	build := libraries(t)
 	img, mnt := p.image("image", 128), p.mkdir("mnt")
 	p.ok("mount", "--gpu", "host", "-o", "vram=48M", img, mnt)
 	r, err := p.stat(mnt)

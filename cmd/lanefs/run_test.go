@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs"
+	"github.com/lanefs/lanefs/lab/csdk"
 	"github.com/lanefs/lanefs/lab/cuda"
 )
 
@@ -27,7 +28,7 @@ func (p *place) installed(tests ...string) []string {
 		p.t.Skip("needs gcc: make deps installs it")
 	}
 	usr := p.mkdir("usr")
-	made(p.t, "cufile", "install", "PREFIX="+usr, "CFLAGS=-O1")
+	require.NoError(p.t, csdk.CuFile("PREFIX="+usr))
 	require.NoError(p.t, os.Mkdir(filepath.Join(usr, "bin"), 0o755))
 	b, err := os.ReadFile(p.bin)
 	require.NoError(p.t, err)

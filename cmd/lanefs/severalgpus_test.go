@@ -240,7 +240,7 @@ int main(int argc, char **argv)
 	}
 	return 0;
 }`), 0o600))
-	tool(t, "gcc", "-I../../sdk/c", "-o", program, program+".c", filepath.Join(made(t, "c"), "liblanefs.a"), "-L"+p.path("rocm"), "-l:libamdhip64.so.6", "-pthread", "-ldl")
+	tool(t, "gcc", "-I../../sdk/c", "-o", program, program+".c", filepath.Join(libraries(t), "liblanefs.a"), "-L"+p.path("rocm"), "-l:libamdhip64.so.6", "-pthread", "-ldl")
 	return func(path string, works bool) string {
 		cmd := exec.Command(program, path)
 		cmd.Env = append(os.Environ(), p.env...)

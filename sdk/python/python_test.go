@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/lab/csdk"
 	"github.com/lanefs/lanefs/lab/cuda"
 )
 
@@ -48,28 +48,12 @@ func command(t *testing.T, m *sharetest.Mount, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// build makes the C library, once for all tests; TestMain removes the directory.
-var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "lanefs-sdk-c")
-	if err != nil {
-		return "", err
-	}
-	built = dir
-	out, err := exec.Command("make", "-s", "-C", "../c", "BUILD="+dir).CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return dir, err
-})
-
-var built string // the directory, for TestMain
-
 // library has the package find the C library, and reports whether there is one.
 func library(t *testing.T) bool {
 	if _, err := exec.LookPath("cc"); err != nil {
 		return false
 	}
-	dir, err := build()
+	dir, err := csdk.C()
 	require.NoError(t, err)
 	t.Setenv("LANEFS_LIBRARY", filepath.Join(dir, "liblanefs.so.1.0.0"))
 	return true

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/share/gate"
+	"github.com/lanefs/lanefs/lab/csdk"
 )
 
 // TestMain: a share starts this program again, as its gate.
@@ -24,18 +25,21 @@ func TestMain(m *testing.M) {
 
 var built string // the directory of build, for TestMain
 
-// build makes the library, once for all tests: the compiler took most of their time. An installation makes what depends on its place again.
+// build copies the library as all tests have it, for an installation makes what depends on its place again.
 var build = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "lanefs-c")
 	if err != nil {
 		return "", err
 	}
 	built = dir
-	out, err := exec.Command("make", "-s", "-C", "..", "BUILD="+dir).CombinedOutput()
+	made, err := csdk.C()
 	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
+		return "", err
 	}
-	return dir, err
+	if out, err := exec.Command("cp", "-a", made+"/.", dir).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, nil
 })
 
 // library is the directory in which the library was made.

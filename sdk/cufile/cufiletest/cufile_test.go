@@ -16,6 +16,7 @@ import (
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/lab/csdk"
 	"github.com/lanefs/lanefs/lab/cuda"
 )
 
@@ -38,15 +39,16 @@ var built = sync.OnceValues(func() (string, error) {
 			return "", nil
 		}
 	}
-	args := []string{"-s", "-C", "..", "install", "BUILD=" + filepath.Join(dest, "build"), "DESTDIR=" + dest, "PREFIX=/usr"}
-	if sanitize != nil {
-		args = append(args, "CFLAGS="+strings.Join(sanitize, " "), "LDFLAGS="+sanitize[0])
+	usr := filepath.Join(dest, "usr")
+	if sanitize == nil {
+		return usr, csdk.CuFile("DESTDIR="+dest, "PREFIX=/usr")
 	}
-	out, err := exec.Command("make", args...).CombinedOutput()
+	out, err := exec.Command("make", "-s", "-C", "..", "install", "BUILD="+filepath.Join(dest, "build"), "DESTDIR="+dest, "PREFIX=/usr",
+		"CFLAGS="+strings.Join(sanitize, " "), "LDFLAGS="+sanitize[0]).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
-	return filepath.Join(dest, "usr"), nil
+	return usr, nil
 })
 
 func installed(t *testing.T) string {

@@ -21,6 +21,7 @@ import (
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/share/gate"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/lab/csdk"
 	"github.com/lanefs/lanefs/lab/cuda"
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 	"github.com/lanefs/lanefs/sdk/go/device"
@@ -52,21 +53,18 @@ func TestMain(m *testing.M) {
 
 var built string // the directory of build
 
-// build makes the C library and the stand-in for libcuda, once for all tests.
+// build makes the stand-in for libcuda, once for all tests.
 var build = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "lanefs-device")
 	if err != nil {
 		return "", err
 	}
 	built = dir
-	if out, err := exec.Command("make", "-s", "-C", "../../c", "BUILD="+dir, filepath.Join(dir, "liblanefs.so.1.0.0")).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
 	_, err = cuda.Build("cc", dir)
 	return dir, err
 })
 
-// library has this process and its children find the C library.
+// library has this process and its children find the C library. It returns the folder of the stand-in.
 func library(t *testing.T) string {
 	t.Helper()
 	for _, tool := range []string{"cc", "make"} {
@@ -74,9 +72,11 @@ func library(t *testing.T) string {
 			t.Skipf("needs %s: make deps installs it", tool)
 		}
 	}
+	c, err := csdk.C()
+	require.NoError(t, err)
+	t.Setenv("LANEFS_LIBRARY", filepath.Join(c, "liblanefs.so.1.0.0"))
 	dir, err := build()
 	require.NoError(t, err)
-	t.Setenv("LANEFS_LIBRARY", filepath.Join(dir, "liblanefs.so.1.0.0"))
 	return dir
 }
 
