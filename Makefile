@@ -12,7 +12,7 @@ TOOL        := $(CACHE)/staticcheck-$(STATICCHECK)/staticcheck
 # What mkfs, losetup and mount live in is not on every user's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-# make test DETECT=1, which is CI's: what follows runs under the race detector, which takes twice as long. Without it all runs without the detector.
+# make test DETECT=1, which is CI's: what follows runs under the race detector, which takes half as long again. Without it all runs without the detector.
 DETECT      ?=
 
 # Packages with more than one goroutine in them; the rest are pure, and run without the detector's cost. fs drives

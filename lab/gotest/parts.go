@@ -35,7 +35,7 @@ func partsOf(all []string, listed map[string][]string, detect bool) []part {
 // noDetector says why nothing runs under the race detector, or nothing.
 func noDetector(gocmd string) (string, error) {
 	if os.Getenv("DETECT") == "" {
-		return "it takes twice as long: make test DETECT=1, which CI runs", nil
+		return "it takes long: make test DETECT=1 has it, as CI does", nil
 	}
 	cc, err := command([]string{gocmd, "env", "CC"}, nil).Output()
 	if err != nil {
