@@ -331,6 +331,68 @@ def lose(b):
     print("right", flush=True)
 
 
+def reset(b):
+    """The program resets the device, which destroys the context with what the library has in it. Run in a process of its own."""
+    need("cuDevicePrimaryCtxReset_v2")
+    alone(b, "resets")
+
+
+def resets(b):
+    standin = hasattr(cuda, "fake_cuda_hold")
+    again, plain = ctypes.c_void_p(), bytearray(SIZE)
+    for turn in range(3):
+        m, s = Memory(), Stream()
+        every_way(b, m, s)
+        mapping = None if standin else b.file.map()
+        if standin:
+            cuda.fake_cuda_hold(ctypes.c_void_p(s.cuda_stream), n64(0))
+        else:
+            late(s, m)
+        batches = [(b.file.read_batch_on if i % 2 else b.file.write_batch_on)(m, [0], [0], [MIB // 2], stream=s) for i in range(6)]
+        do("cuDevicePrimaryCtxReset_v2", 0)
+        for k in batches:
+            try:
+                k.results()
+            except OSError as e:
+                assert e.errno == errno.EIO, repr(e)
+        refused_any(b.file.read_into, m)
+        b.file.write_from(b.data)  # what the batches have not written, or wrote of memory that is no more
+        assert b.file.read_into(plain) == SIZE and plain == b.data, "the CPU's memory, when there is no context"
+        if turn == 1:
+            m = s = None
+        if mapping:
+            mapping.close()
+        do("cuDevicePrimaryCtxRetain", ctypes.byref(again), 0)
+        do("cuCtxSetCurrent", again)
+    m, s = Memory(), Stream()
+    every_way(b, m, s)
+    if not standin:
+        with b.file.map() as mapping:
+            do("cuMemcpyDtoDAsync_v2", n64(m.at), n64(mapping.ptr), n64(SIZE), None)
+            assert m.bytes() == b.data, "mapped again"
+    print("right", flush=True)
+    do("cuDevicePrimaryCtxReset_v2", 0)  # and ends with everything open
+
+
+def every_way(b, m, s):
+    """Reads and writes by copies and by the kernel, on a stream and not."""
+    for count in (1, 40):
+        step = SIZE // count
+        at = list(range(0, count * step, step))
+        for on in (False, True):
+            fill(m, 9, s.cuda_stream)
+            if on:
+                got = b.file.read_batch_on(m, at, at, [step] * count, stream=s).results()
+            else:
+                got = b.file.read_batch(m, at, at, [step] * count, stream=s)
+            assert list(got) == [step] * count
+            s.synchronize()
+            assert m.bytes(count * step) == b.data[: count * step], f"{count} pieces, on a stream: {on}"
+            (b.file.write_batch_on(m, at, at, [step] * count, stream=s).wait if on else b.file.write_batch)(*(() if on else (m, at, at, [step] * count, s)))
+    with open(b.path, "rb") as g:
+        assert g.read() == b.data, "written"
+
+
 def full(b):
     """All of the GPU's memory is taken: what fails says so, and works again afterwards."""
     need("cuGraphLaunch")
@@ -533,14 +595,14 @@ def main():
     do("cuInit", 0)
     do("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     do("cuCtxSetCurrent", context)
-    if sys.argv[2:] in (["lose"], ["lose_before"], ["read"]):
+    if sys.argv[2:] in (["lose"], ["lose_before"], ["resets"], ["read"]):
         b = Bench.__new__(Bench)
         b.path, b.data = os.path.join(sys.argv[1], "conditions"), random.Random(7).randbytes(SIZE)
         b.file = lanefs.open(b.path, "r+")
-        {"lose": lose, "lose_before": lose_before, "read": read}[sys.argv[2]](b)
+        {"lose": lose, "lose_before": lose_before, "resets": resets, "read": read}[sys.argv[2]](b)
         return 0
     b, wrong = Bench(sys.argv[1]), 0
-    for condition in (captured, captured_elsewhere, own_context, lost, lost_before, full, forked, threads, killed, devices, stopped, gone):
+    for condition in (captured, captured_elsewhere, own_context, lost, lost_before, reset, full, forked, threads, killed, devices, stopped, gone):
         start = time.monotonic()
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
         name = condition.__name__

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 enum { CURRENT = -1 }; /* the device was the thread's already */
+enum { DESTROYED = 709 }; /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
 enum { RELAXED = 2 };  /* CU_STREAM_CAPTURE_MODE_RELAXED, hipStreamCaptureModeRelaxed */
 enum { MALLOC_PAGE = 4096, OPAQUE_FD = 1, POSIX_FD = 1, DEVICE = 1, READ_WRITE = 3, VALUE_SINCE = 70100000 };
 
@@ -54,7 +55,8 @@ int lanefs_gpu_bad(struct gpu *g, const char *what, int code)
 	if (code == -1)
 		snprintf(f.text, sizeof f.text, "the GPU's library has no %s%s", prefix, what);
 	else
-		snprintf(f.text, sizeof f.text, "%s%s: error %d%s%s%s", prefix, what, code, name ? ", " : "", name ? name : "", lanefs_gpu_lost(code) ? ": the GPU's context is lost, by a kernel of this program as a rule; only a new process gets another" : "");
+		snprintf(f.text, sizeof f.text, "%s%s: error %d%s%s%s", prefix, what, code, name ? ", " : "", name ? name : "", code == DESTROYED ? ": the program has reset the device (cudaDeviceReset), or destroyed the context" :
+			lanefs_gpu_lost(code) ? ": the GPU's context is lost, by a kernel of this program as a rule; only a new process gets another" : "");
 	return lanefs_fail_as(&f);
 }
 
@@ -130,11 +132,25 @@ int lanefs_gpu_current(int hip, char *device, int size)
 	return 0;
 }
 
-/* The caller holds the lock. */
+/* Asks for the number of the context. HIP has none, nor have drivers before 12.0. */
+static int number(struct gpu *g, unsigned long long *id) { return g->hip ? -1 : CALL(g, "CtxGetId", (void *, unsigned long long *), g->context, id); }
+
+int lanefs_gpu_is(struct gpu *g)
+{
+	unsigned long long id = 0;
+	if (g->gone || !g->id)
+		return !g->gone;
+	int rc = number(g, &id);
+	if (rc == DESTROYED || (!rc && id != g->id)) /* and not, for one, if it is lost */
+		g->gone = 1;
+	return !g->gone;
+}
+
+/* The caller holds the lock. What is gone stays in the list, for those who have it. */
 static struct gpu *listed(int hip, int ordinal)
 {
 	struct gpu *g = gpus;
-	while (g && (g->hip != hip || g->ordinal != ordinal))
+	while (g && (g->hip != hip || g->ordinal != ordinal || !lanefs_gpu_is(g)))
 		g = g->next;
 	return g;
 }
@@ -147,13 +163,15 @@ static struct gpu *keep(struct gpu *g)
 		free(g);
 		return old;
 	}
-	/* The primary context is what the CUDA runtime and PyTorch use. */
+	/* The primary context is what the CUDA runtime and PyTorch use. After a reset this call makes it. */
 	int rc = g->hip ? 0 : CALL(g, "DevicePrimaryCtxRetain", (void **, int), &g->context, g->ordinal);
 	if (rc) {
 		lanefs_gpu_bad(g, "DevicePrimaryCtxRetain", rc);
 		free(g);
 		return NULL;
 	}
+	if (number(g, &g->id))
+		g->id = 0;
 	g->next = gpus;
 	return gpus = g;
 }
@@ -200,6 +218,8 @@ int lanefs_gpu_enter_context(struct gpu *g, void *context, struct was *was)
 	void *current = NULL;
 	int rc = 0, device = g->ordinal;
 	was->device = CURRENT;
+	if (!lanefs_gpu_is(g))
+		return DESTROYED;
 	if (!context)
 		context = g->context;
 	if (g->hip) {
@@ -244,7 +264,11 @@ int lanefs_gpu_record(struct gpu *g, void *event, void *stream)
 	return rc ? lanefs_gpu_bad(g, "EventRecord", rc) : 0;
 }
 
-void lanefs_gpu_event_end(struct gpu *g, void *event) { CALL(g, g->hip ? "EventDestroy" : "EventDestroy_v2", (void *), event); }
+void lanefs_gpu_event_end(struct gpu *g, void *event)
+{
+	if (lanefs_gpu_is(g))
+		CALL(g, g->hip ? "EventDestroy" : "EventDestroy_v2", (void *), event);
+}
 
 /* A handle of virtual memory management. */
 static int map_handle(struct gpu *g, struct lanefs_buffer *b)
@@ -332,7 +356,7 @@ static int map_ipc(struct gpu *g, struct lanefs_buffer *b)
 
 int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 {
-	if (b->device) {
+	if (b->device && lanefs_gpu_is(b->gpu)) {
 		*address = (char *)b->device + b->offset;
 		return 0;
 	}
@@ -360,7 +384,7 @@ int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 	b->gpu = g;
 	*address = (char *)b->device + b->offset;
 	if (!b->generation) /* it may be written to */
-		lanefs_region_add(s, *address, b->size, b->handle, b->offset); /* else batches go through the stage */
+		lanefs_region_add(s, g, *address, b->size, b->handle, b->offset); /* else batches go through the stage */
 	return 0;
 }
 

@@ -7,11 +7,19 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 
-/* A device and its library. It is never closed, because the program may have memory mapped. */
+/*
+ * A device and its library. It is never closed, because the program may have memory mapped.
+ *
+ * A program that resets the device (cudaDeviceReset, cuDevicePrimaryCtxReset) destroys all that is in its primary context, whoever made it, and the context is made anew under the same
+ * handle. Events, functions and registered memory of before are invalid then, and a call with a stream of before may end the process. So what is found out about a device, and what is
+ * made on it, ends with its context: the struct is gone, none of its calls are made any more, and lanefs_gpu_find gives another one.
+ */
 struct gpu {
 	struct gpu *next;
 	int hip, ordinal;
 	void *lib, *context;
+	unsigned long long id; /* of the context, CUDA's, which never gives one twice in a process; 0: not known, of HIP and of drivers before 12.0 */
+	_Atomic int gone;      /* the device was reset since */
 	_Atomic uint64_t busy; /* until this time (CLOCK_MONOTONIC, ns) small copies go as rows, for cuFile's calls: a plain one was late */
 	_Atomic uint64_t late; /* until this time kernels wait for those of others, and batches of some pieces go by copies */
 	void *copier; /* the function lanefs_gather, NULL until it is loaded; protected by the lock of stagegpu.c */
@@ -57,8 +65,11 @@ static inline void *lanefs_gpu_found(struct gpu *g, const char *name, struct fou
 /* Fails a call of the library with what it is called, without the prefix, and its error number. */
 HIDDEN int lanefs_gpu_bad(struct gpu *g, const char *what, int code);
 
-/* The GPU with a PCI address or a MIG instance's UUID, or, if that is NULL, with an ordinal. NULL: not there, with a text. */
+/* The GPU with a PCI address or a MIG instance's UUID, or, if that is NULL, with an ordinal. NULL: not there, with a text. If the device was reset, it has a context again. */
 HIDDEN struct gpu *lanefs_gpu_find(int hip, const char *device, int ordinal);
+
+/* Whether it was not reset, so that what was made on it is there. 10 ns (an H200). */
+HIDDEN int lanefs_gpu_is(struct gpu *g);
 
 /* Whether the daemon of a session has this GPU. */
 HIDDEN int lanefs_gpu_serves(lanefs *s, struct gpu *g);
@@ -89,6 +100,7 @@ struct was {
  * Makes the device current for the thread, and restores the previous one. In between the thread's calls do not end captures of streams, by whatever thread: those that might
  * be part of one (cuMemHostRegister, cuStreamSynchronize, …) are forbidden while one is under way, and end it, unless the thread's mode is relaxed (cuda.h,
  * cuThreadExchangeStreamCaptureMode). What the library calls has no part in any. It takes 20 ns on an H100.
+ * Of a device that was reset it is CUDA_ERROR_CONTEXT_IS_DESTROYED, for which lanefs_gpu_lost.
  */
 HIDDEN int lanefs_gpu_enter(struct gpu *g, struct was *was);
 HIDDEN void lanefs_gpu_leave(struct gpu *g, const struct was *was);
@@ -115,7 +127,7 @@ HIDDEN int lanefs_stream_look(struct gpu *g, void *stream, void **context);
 /* Waits for a stream of that context; NULL: of the primary one. -1, EIO. */
 HIDDEN int lanefs_stream_wait(struct gpu *g, void *context, void *stream);
 
-/* An event of the device, which is current. */
+/* An event of the device, which is current. To end one of a device that was reset does nothing. */
 HIDDEN int lanefs_gpu_event(struct gpu *g, void **event, unsigned flags);
 HIDDEN int lanefs_gpu_record(struct gpu *g, void *event, void *stream);
 HIDDEN void lanefs_gpu_event_end(struct gpu *g, void *event);

@@ -18,6 +18,9 @@ struct lanefs_mark {
 	pid_t pid;
 };
 
+/* Whether nothing is on the stream any more, since the device was reset. */
+static int over(lanefs_mark *m) { return m->pid == getpid() && !m->context && !lanefs_gpu_is(m->gpu); }
+
 /* Makes the mark's device current. */
 static int entered(lanefs_mark *m, struct was *was)
 {
@@ -40,7 +43,7 @@ int lanefs_mark_set(lanefs_mark *m)
 {
 	struct was was;
 	int rc;
-	if (!m->gpu)
+	if (!m->gpu || over(m))
 		return 1;
 	if (entered(m, &was))
 		return -1;
@@ -94,6 +97,8 @@ static int look(lanefs_mark *m, int wait)
 {
 	struct was was;
 	int rc;
+	if (over(m))
+		return 1;
 	if (entered(m, &was))
 		return -1;
 	const char *what = wait ? "EventSynchronize" : "EventQuery";

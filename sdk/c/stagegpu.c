@@ -112,7 +112,7 @@ again:
 			continue;
 		t->device = type == DEVICE;
 		t->host = t->only_host = type == HOST;
-		t->gpu = mine && mine->hip == g.hip && mine->ordinal == ordinal ? mine : lanefs_gpu_find(g.hip, NULL, ordinal);
+		t->gpu = mine && mine->hip == g.hip && mine->ordinal == ordinal && lanefs_gpu_is(mine) ? mine : lanefs_gpu_find(g.hip, NULL, ordinal);
 		if (!t->gpu)
 			return -1;
 		t->kernels = type != HOST && (!context || context == t->gpu->context);
@@ -222,12 +222,12 @@ int lanefs_batch_target(struct batch *b, void *stream)
 	return place(t);
 }
 
-/* Registers the stage with the GPU of its first batch, for all devices of that library. */
+/* Registers the stage with the GPU of its first batch, for all devices of that library; and again with the next one's, if that GPU was reset. */
 int lanefs_stage_known(struct lanefs_stage *st, struct gpu *g)
 {
-	if (st->gpu && st->gpu->hip == g->hip)
+	if (st->gpu && st->gpu->hip == g->hip && lanefs_gpu_is(st->gpu))
 		return 0;
-	if (st->gpu)
+	if (st->gpu && st->gpu->hip != g->hip)
 		return lanefs_fail(EINVAL, "the stage belongs to GPUs of another vendor: make a second one");
 	const char *what = g->hip ? "HostRegister" : "MemHostRegister_v2";
 	int rc = CALL(g, what, (void *, size_t, unsigned), st->data, st->size, PORTABLE_MAPPED);
@@ -239,6 +239,8 @@ int lanefs_stage_known(struct lanefs_stage *st, struct gpu *g)
 		return lanefs_gpu_bad(g, what, rc);
 	}
 	st->gpu = g;
+	if (st->word)
+		st->word_device = st->device + (uint64_t)((char *)st->word - st->data);
 	return 0;
 }
 
@@ -550,7 +552,7 @@ static int wait_for(struct lanefs_stage *st, const struct target *t, uint64_t va
 /* Fails if the stream is none of the GPU's. The event stays: to end one that has not happened may wait for the stream. */
 static int try_stream(struct lanefs_stage *st, const struct target *t)
 {
-	if (st->tried && st->tried_on != t->gpu) {
+	if (st->tried && st->tried_on != t->gpu) { /* also if that is gone */
 		lanefs_gpu_event_end(st->tried_on, st->tried);
 		st->tried = NULL;
 	}

@@ -36,7 +36,7 @@ static int in(struct last *l, uint64_t at)
 		return 0;
 	if (asked_once && l->asked == asked_round)
 		return 1;
-	if (CALL(l->t.gpu, "PointerGetAttribute", (void *, int, uint64_t), &id, BUFFER_ID, at) || id != l->t.id) {
+	if (!lanefs_gpu_is(l->t.gpu) || CALL(l->t.gpu, "PointerGetAttribute", (void *, int, uint64_t), &id, BUFFER_ID, at) || id != l->t.id) {
 		l->t.id = 0;
 		return 0;
 	}
@@ -65,7 +65,7 @@ int memory_known(const void *p, size_t n, struct target *t)
 {
 	uint64_t at = (uint64_t)(uintptr_t)p;
 	const struct last *l = &last[newest];
-	if (n == 0 || (at ^ (at + n - 1)) >= PAGE || !known(l, at) || !l->t.device)
+	if (n == 0 || (at ^ (at + n - 1)) >= PAGE || !known(l, at) || !l->t.device || !lanefs_gpu_is(l->t.gpu))
 		return 0;
 	if (now_ns() < atomic_load_explicit(&l->t.gpu->busy, memory_order_relaxed)) /* then copies go as rows */
 		return 0;

@@ -30,7 +30,7 @@ struct window {
 	uint64_t used;              /* when it was last */
 	struct lanefs_buffer b;     /* constant while it is mapped */
 	char *at;
-	struct gpu *gpu;            /* whose memory it is; NULL: the CPU's */
+	struct gpu *gpu;            /* whose memory it is; NULL: the CPU's. When that is gone, so is the mapping */
 	struct gpu *pinned;         /* likewise of the CPU's, with whom it is pinned */
 };
 
@@ -230,6 +230,8 @@ static void pin(struct file *f, struct window *w, struct gpu *g)
 {
 	struct was was;
 	pthread_mutex_lock(&f->lock);
+	if (w->pinned && !lanefs_gpu_is(w->pinned))
+		w->pinned = NULL;
 	if (!w->pinned && lanefs_gpu_enter(g, &was) == 0) {
 		if (CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), w->b.mapped, w->b.memory, READ_ONLY) == 0)
 			w->pinned = g;
@@ -268,7 +270,11 @@ static struct window *ready(struct file *f, struct move *m, uint64_t offset, siz
 	int mine = 0;
 	pthread_mutex_lock(&f->lock);
 	struct window *w = find(f, index, 1), *old = NULL, *start = NULL;
-	if (w && w->mapped && (w->gpu && w->gpu != m->target.gpu)) { /* another device's memory */
+	if (w && w->mapped && (w->gpu && w->gpu != m->target.gpu) && lanefs_gpu_is(w->gpu)) { /* another device's memory */
+		w = NULL;
+	} else if (w && w->mapped && w->gpu && !lanefs_gpu_is(w->gpu)) {
+		old = w;
+		mine = drop(f, w);
 		w = NULL;
 	} else if (w && w->mapped && lanefs_noticed(mount_session(f->mount), &w->b) != w->b.generation) {
 		old = w;

@@ -89,10 +89,16 @@ static struct bounce *take(struct gpu *g, size_t n)
 	if (size == SMALL && own && own->gpu == g)
 		return own;
 	pthread_mutex_lock(&lock);
-	struct bounce **p = &idle;
-	while (*p && ((*p)->gpu != g || (*p)->size != size))
-		p = &(*p)->next;
-	struct bounce *b = *p;
+	struct bounce **p = &idle, *b;
+	while ((b = *p) && (b->gpu != g || b->size != size)) {
+		if (lanefs_gpu_is(b->gpu)) {
+			p = &b->next;
+			continue;
+		}
+		*p = b->next; /* with the device's context its stream went, and that it was pinned */
+		munmap(b->data, b->size + ALIGNED);
+		free(b);
+	}
 	if (b)
 		*p = b->next;
 	pthread_mutex_unlock(&lock);

@@ -180,7 +180,7 @@ static void end_stages(struct on_mount *o)
 }
 
 static int is_own(const struct on_mount *o) { return o->thread && o->thread == me; }
-static int is_over(const struct on_mount *o) { return (mount_gone(o->mount) || (o->thread && o->thread->ended)) && lanefs_stage_idle(o->stage); }
+static int is_over(const struct on_mount *o) { return (mount_gone(o->mount) || (o->thread && o->thread->ended) || !lanefs_gpu_is(o->gpu)) && lanefs_stage_idle(o->stage); }
 
 /* Waits for what the calling thread has on its stream, as end does for all threads. */
 static void end_own(struct registered *r) { end_stages(taken_out(r, is_own)); }

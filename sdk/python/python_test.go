@@ -139,7 +139,7 @@ func TestConditions(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	t.Logf("%s", out)
-	for _, name := range []string{"captured", "captured_elsewhere", "own_context", "lost", "lost_before", "forked", "threads", "killed", "devices"} {
+	for _, name := range []string{"captured", "captured_elsewhere", "own_context", "lost", "lost_before", "reset", "forked", "threads", "killed", "devices"} {
 		require.Contains(t, string(out), "right "+name+",")
 	}
 }

@@ -15,7 +15,9 @@
  * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long, fake_cuda_late(us) each
  * kernel, as events tell, and the wait for its stream. fake_cuda_hold(stream, n) has a stream do n more things and then wait, or go on if n is UINT64_MAX.
  * fake_cuda_fail(name, code) has the next call of a function fail, fake_cuda_on(name, f) has it call f first. fake_cuda_lose() loses the current context, as a kernel's illegal address does:
- * what is on its streams is dropped, functions of the host are not called, and every call that needs it fails.
+ * what is on its streams is dropped, functions of the host are not called, and every call that needs it fails. cuDevicePrimaryCtxReset_v2 does to a device's context what the real one does (an
+ * H200, driver 580): what is in it is no more, the handle is as before, calls fail with 709 until the context is retained again, and then of its events with 201, of its functions with 400. A call
+ * with a stream of before ends the program, as there.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -29,7 +31,7 @@
 #include <unistd.h>
 
 #define API __attribute__((visibility("default")))
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, DESTROYED = 709, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
 	CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_IMPLICIT = 906 };
 enum { DEVICES = 16, DEPTH = 16, NAMES = 96, PAGE = 4096 };
 
@@ -104,16 +106,17 @@ struct op { struct op *next; void *to; const void *from; size_t n; int fill, val
 	uint32_t *tell, number; /* stored at last */
 	void (*f)(void *); void *arg; uint64_t *word, at_least;
 	struct after { struct stream *on; uint64_t n; } *after; int afters; /* so many of what is on other streams come first */ };
-struct stream { struct stream *next; struct context *c; struct op *first, **end; int blocking, threaded, busy, gone; uint64_t n, did; /* that were put on it, that are done */
+struct stream { struct stream *next; struct context *c; struct op *first, **end; int blocking, threaded, busy, gone, reset; uint64_t n, did; /* that were put on it, that are done */
 	int held; uint64_t most; /* held: it does no more than so many */
 	uint64_t thread; /* whose own it is */
 	struct capture { int state, mode; uint64_t thread, nodes; } capture; /* state: of CUstreamCaptureStatus; thread: that began it; nodes: that were put on the stream since */
 	double ms; /* that its kernels have taken */ };
-struct context { int device; _Atomic int lost; struct stream legacy, *own; /* the threads' own ones, which outlive them */ };
+struct context { int device; _Atomic int lost; _Atomic uint64_t id; /* 0: it was reset */ struct stream legacy, *own; /* the threads' own ones, which outlive them */ };
 static struct device { char uuid[64], pci[32]; struct context primary; } devices[DEVICES];
 static int n_devices = -1;
 static __thread struct context *stack[DEPTH];
 static __thread int depth;
+static _Atomic uint64_t contexts; /* that there were */
 static __thread int capture_mode; /* CUstreamCaptureMode of the thread */
 static _Atomic uint64_t threads;
 
@@ -146,7 +149,7 @@ static void visible(struct device *all, int n) {
 	}
 	for (int i = 0; i < n_devices; i++) {
 		struct context *c = &devices[i].primary;
-		*c = (struct context){.device = i, .legacy = {.c = c, .end = &c->legacy.first}};
+		*c = (struct context){.device = i, .id = ++contexts, .legacy = {.c = c, .end = &c->legacy.first}};
 	}
 }
 
@@ -280,7 +283,7 @@ API int cuDeviceGetAttribute(int *v, int which, int device) {
 /* ---- contexts ---- */
 
 static struct context *now(void) { return depth ? stack[depth - 1] : NULL; }
-static int lost(const struct context *c) { return c && c->lost ? ILLEGAL_ADDRESS : OK; }
+static int lost(const struct context *c) { return c && !c->id ? DESTROYED : c && c->lost ? ILLEGAL_ADDRESS : OK; }
 #define ANY() do { if (!now()) return INVALID_CONTEXT; } while (0)
 #define NEED() do { ANY(); int lost_ = lost(now()); if (lost_) return lost_; } while (0)
 
@@ -289,6 +292,8 @@ API int cuDevicePrimaryCtxRetain(struct context **c, int device) {
 	if (!exists(device))
 		return INVALID_DEVICE;
 	*c = &devices[device].primary;
+	if (!(*c)->id)
+		(*c)->id = ++contexts;
 	return OK;
 }
 
@@ -310,7 +315,7 @@ API int cuCtxCreate_v2(struct context **out, unsigned flags, int device) {
 	if (flags || !exists(device) || depth == DEPTH)
 		return INVALID;
 	struct context *c = calloc(1, sizeof *c);
-	*c = (struct context){.device = device, .legacy = {.c = c, .end = &c->legacy.first}};
+	*c = (struct context){.device = device, .id = ++contexts, .legacy = {.c = c, .end = &c->legacy.first}};
 	stack[depth++] = *out = c;
 	return OK;
 }
@@ -348,6 +353,13 @@ API int cuCtxGetDevice(int *device) {
 	ANY();
 	*device = now()->device;
 	return OK;
+}
+
+API int cuCtxGetId(struct context *c, unsigned long long *id) {
+	if (!c)
+		c = now();
+	*id = c ? c->id : 0;
+	return *id ? OK : c ? DESTROYED : INVALID_CONTEXT;
 }
 
 /* ---- memory ---- */
@@ -490,7 +502,7 @@ static int attributes(unsigned n, const int *which, void **out, const void *p) {
 API int cuPointerGetAttributes(unsigned n, const int *which, void **out, const void *p) {
 	COUNT();
 	int rc = lost(now());
-	if (rc)
+	if (rc && rc != DESTROYED) /* then there is none */
 		return rc;
 	return attributes(n, which, out, p);
 }
@@ -526,6 +538,10 @@ static struct stream *stream_of(struct stream *s) {
 	struct stream *t = streams;
 	while (t && t != s)
 		t = t->next;
+	if (t && t->reset) {
+		fprintf(stderr, "a call with a stream of a context that was reset\n");
+		abort();
+	}
 	return t;
 }
 
@@ -662,7 +678,7 @@ static struct op *begin(struct stream *s) {
 }
 
 static void end(struct stream *s, struct op *o) {
-	if (!s->c->lost)
+	if (!s->c->lost && !s->reset)
 		carry_out(o);
 	free(o->after);
 	free(o);
@@ -685,15 +701,15 @@ static void *stream_thread(void *arg) {
 	struct stream *s = arg;
 	pthread_mutex_lock(&lock);
 	while (s->first || !s->gone) {
-		if (!s->first || s->busy || (s->held && s->did >= s->most && !s->c->lost)) {
+		if (!s->first || s->busy || (s->held && s->did >= s->most && !s->c->lost && !s->reset)) {
 			pthread_cond_wait(&moved, &lock);
 			continue;
 		}
 		struct op *o = begin(s);
 		pthread_mutex_unlock(&lock);
-		if (o->f && !s->c->lost)
+		if (o->f && !s->c->lost && !s->reset)
 			o->f(o->arg);
-		while (o->word && !s->c->lost && __atomic_load_n(o->word, __ATOMIC_ACQUIRE) < o->at_least)
+		while (o->word && !s->c->lost && !s->reset && __atomic_load_n(o->word, __ATOMIC_ACQUIRE) < o->at_least)
 			usleep(20);
 		pthread_mutex_lock(&lock);
 		end(s, o);
@@ -1006,7 +1022,40 @@ API int cuMemsetD8Async(void *to, unsigned char value, size_t n, struct stream *
 	return within(to, n) ? put(s, (struct op){.to = to, .n = n, .fill = 1, .value = value}, 0) : INVALID;
 }
 
-struct event { struct context *c; struct stream *on; uint64_t after; /* how many of what is on it */ double ms; };
+/* Drops what is on a stream. */
+static void reset(struct stream *s, void *arg) {
+	(void)arg;
+	s->reset = s->gone = 1;
+	while (s->first && !s->busy)
+		end(s, begin(s));
+}
+
+API int cuDevicePrimaryCtxReset_v2(int device) {
+	COUNT();
+	if (!exists(device))
+		return INVALID_DEVICE;
+	struct context *c = &devices[device].primary;
+	pthread_mutex_lock(&lock);
+	c->id = 0;
+	each(c, 1, reset, NULL);
+	c->own = NULL;
+	c->legacy.reset = c->legacy.gone = 0;
+	for (struct alloc **l = &allocs, *a; (a = *l);) {
+		if (a->c != c) {
+			l = &a->next;
+			continue;
+		}
+		*l = a->next;
+		if (!a->host)
+			munmap(a->at, a->n);
+		free(a);
+	}
+	pthread_cond_broadcast(&moved);
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
+
+struct event { uint64_t id; /* of the context */ struct context *c; struct stream *on; uint64_t after; /* how many of what is on it */ double ms; };
 
 API int cuEventCreate(struct event **e, unsigned flags) {
 	COUNT();
@@ -1014,7 +1063,14 @@ API int cuEventCreate(struct event **e, unsigned flags) {
 	(void)flags;
 	*e = calloc(1, sizeof **e);
 	(*e)->c = now();
+	(*e)->id = now()->id;
 	return OK;
+}
+
+/* What is wrong with the event's context. */
+static int event_lost(const struct event *e) {
+	int rc = lost(e->c);
+	return rc ? rc : e->id != e->c->id ? INVALID_CONTEXT : OK;
 }
 
 static int is_own(const struct stream *s) {
@@ -1035,6 +1091,8 @@ static struct stream *on(struct event *e) {
 API int cuEventRecord(struct event *e, struct stream *to) {
 	COUNT();
 	NEED();
+	if (event_lost(e))
+		return event_lost(e);
 	pthread_mutex_lock(&lock);
 	struct stream *s = stream_of(to);
 	int rc = !s || s->c != e->c ? INVALID_HANDLE : s == &s->c->legacy && captures(s->c, 0, 0) ? CAPTURE_IMPLICIT : OK;
@@ -1075,8 +1133,8 @@ API int cuStreamWaitEvent(struct stream *to, struct event *e, unsigned flags) {
 
 API int cuEventSynchronize(struct event *e) {
 	COUNT();
-	if (lost(e->c))
-		return lost(e->c);
+	if (event_lost(e))
+		return event_lost(e);
 	UNSAFE();
 	pthread_mutex_lock(&lock);
 	struct stream *s = on(e);
@@ -1089,8 +1147,8 @@ API int cuEventSynchronize(struct event *e) {
 /* What is on a stream without a thread happens now: somebody waits for it. */
 API int cuEventQuery(struct event *e) {
 	COUNT();
-	if (lost(e->c))
-		return lost(e->c);
+	if (event_lost(e))
+		return event_lost(e);
 	UNSAFE();
 	int rc = OK;
 	pthread_mutex_lock(&lock);
@@ -1111,13 +1169,18 @@ API int cuEventElapsedTime(float *ms, struct event *from, struct event *to) {
 
 API int cuEventDestroy_v2(struct event *e) {
 	COUNT();
+	if (e->id != e->c->id)
+		return lost(e->c) ? lost(e->c) : INVALID_CONTEXT;
 	free(e);
 	return OK;
 }
 
 /* ---- the kernels: lanefs_gather's arguments are a table of pieces and how many, lanefs_put's where to, where from, how many 16 bytes, and a word and its number ---- */
 
-static char gather, putter;
+/* A function of a context: one that was reset has it no more. */
+static struct function { char which; struct context *c; uint64_t id; } functions[256];
+static int n_functions;
+enum { GATHER = 1, PUTTER = 2 };
 
 API int cuModuleLoadData(void **m, const void *image) {
 	COUNT();
@@ -1130,8 +1193,16 @@ API int cuModuleLoadData(void **m, const void *image) {
 API int cuModuleGetFunction(void **f, void *m, const char *name) {
 	COUNT();
 	(void)m;
-	*f = strcmp(name, "lanefs_gather") == 0 ? &gather : strcmp(name, "lanefs_put") == 0 ? &putter : NULL;
-	return *f ? OK : NOT_FOUND;
+	NEED();
+	char which = strcmp(name, "lanefs_gather") == 0 ? GATHER : strcmp(name, "lanefs_put") == 0 ? PUTTER : 0;
+	if (!which)
+		return NOT_FOUND;
+	pthread_mutex_lock(&lock);
+	struct function *g = &functions[n_functions++ % 256];
+	*g = (struct function){which, now(), now()->id};
+	*f = g;
+	pthread_mutex_unlock(&lock);
+	return OK;
 }
 
 /* What a GPU would not survive ends the test. */
@@ -1173,11 +1244,14 @@ API void fake_cuda_late(unsigned us) { late = us; }
 
 API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream *s, void **args, void **extra) {
 	COUNT();
+	const struct function *g = f;
 	if (!f || !gx || !gy || !gz || !bx || !by || !bz || shared || extra)
 		return INVALID;
-	if (f == &gather)
+	if (g->id != g->c->id)
+		return INVALID_HANDLE;
+	if (g->which == GATHER)
 		reachable(s, *(void **)args[0], *(uint64_t *)args[1]);
-	int rc = f == &putter ? put_launch(s, args) : put(s, (struct op){.pieces = *(void **)args[0], .count = *(uint64_t *)args[1]}, 1);
+	int rc = g->which == PUTTER ? put_launch(s, args) : put(s, (struct op){.pieces = *(void **)args[0], .count = *(uint64_t *)args[1]}, 1);
 	pthread_mutex_lock(&lock);
 	if (!rc && late) {
 		stream_of(s)->ms += late / 1e3;
