@@ -117,6 +117,29 @@ func TestCuFile(t *testing.T) {
 	}
 }
 
+// TestReset: the program resets its GPU again and again, and goes on, by every road.
+func TestReset(t *testing.T) {
+	test, dir := besideCUDA(t, "testreset", "-pthread")
+	m := sharetest.New(t, 128*mib, 64*mib)
+	f := m.Write("file", content())
+	require.NoError(t, f.Close())
+	other := filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	for _, c := range [][]string{
+		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0"},
+		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=1", "LANEFS_COPIES=kernel"},
+		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_KERNEL=1"},
+	} {
+		cmd := exec.Command(test, f.Name(), other)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0",
+			"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0")
+		cmd.Env = append(cmd.Env, c...)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s, %s", c, out)
+		require.Equal(t, "ok\n", string(out))
+	}
+}
+
 // TestCUDA: with memory of two GPUs of a stand-in for libcuda: the driver's calls of a small read are counted, and input is bad.
 func TestCUDA(t *testing.T) {
 	test, dir := besideCUDA(t, "testcuda", "-pthread")
