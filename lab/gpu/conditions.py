@@ -347,7 +347,7 @@ def resets(b):
         if standin:
             cuda.fake_cuda_hold(ctypes.c_void_p(s.cuda_stream), n64(0))
         else:
-            late(s, m)
+            late(s.cuda_stream, m)
         batches = [(b.file.read_batch_on if i % 2 else b.file.write_batch_on)(m, [0], [0], [MIB // 2], stream=s) for i in range(6)]
         do("cuDevicePrimaryCtxReset_v2", 0)
         for k in batches:

@@ -30,19 +30,18 @@ struct region {
 	uint64_t at, size;
 	uint32_t handle;
 	uint64_t offset; /* of at in the memory of the handle */
-	struct gpu *mapped; /* by lanefs_gpu_map: the addresses are other memory's when that is gone. NULL: they are the program's own */
 };
 
 PROCESS_LOCK(lock);
 static struct region *regions; /* protected by lock */
 
-int lanefs_region_add(lanefs *s, struct gpu *mapped, const void *at, uint64_t size, uint32_t handle, uint64_t offset)
+int lanefs_region_add(lanefs *s, const void *at, uint64_t size, uint32_t handle, uint64_t offset)
 {
 	struct region *r = malloc(sizeof *r);
 	if (!r)
 		return lanefs_fail(ENOMEM, NULL);
 	pthread_mutex_lock(&lock);
-	*r = (struct region){regions, s, (uint64_t)(uintptr_t)at, size, handle, offset, mapped};
+	*r = (struct region){regions, s, (uint64_t)(uintptr_t)at, size, handle, offset};
 	regions = r;
 	pthread_mutex_unlock(&lock);
 	return 0;
@@ -69,7 +68,7 @@ static int find(lanefs *s, uint64_t low, uint64_t high, struct region *found)
 	int yes = 0;
 	pthread_mutex_lock(&lock);
 	for (struct region *r = regions; r && !yes; r = r->next)
-		if (r->s == s && low >= r->at && high <= r->at + r->size && (!r->mapped || lanefs_gpu_is(r->mapped))) {
+		if (r->s == s && low >= r->at && high <= r->at + r->size) {
 			*found = *r;
 			yes = 1;
 		}
@@ -81,7 +80,7 @@ int lanefs_register_at(lanefs *s, const void *address, int fd, enum lanefs_kind 
 {
 	if (lanefs_register(s, fd, kind, offset, size, handle))
 		return -1;
-	if (lanefs_region_add(s, NULL, address, size, *handle, 0) == 0)
+	if (lanefs_region_add(s, address, size, *handle, 0) == 0)
 		return 0;
 	int saved = errno;
 	lanefs_release(s, *handle);

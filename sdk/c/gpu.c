@@ -270,7 +270,13 @@ void lanefs_gpu_event_end(struct gpu *g, void *event)
 		CALL(g, g->hip ? "EventDestroy" : "EventDestroy_v2", (void *), event);
 }
 
-/* A handle of virtual memory management. */
+static void unmap_handle(struct gpu *g, struct lanefs_buffer *b)
+{
+	CALL(g, "MemUnmap", (void *, size_t), b->base, b->memory);
+	CALL(g, "MemAddressFree", (void *, size_t), b->base, b->memory);
+}
+
+/* A handle of virtual memory management. Such memory is of no context: what is mapped outlives a reset (an H200, driver 580). */
 static int map_handle(struct gpu *g, struct lanefs_buffer *b)
 {
 	void *handle = NULL, *at = NULL;
@@ -356,7 +362,7 @@ static int map_ipc(struct gpu *g, struct lanefs_buffer *b)
 
 int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 {
-	if (b->device && lanefs_gpu_is(b->gpu)) {
+	if (b->device) {
 		*address = (char *)b->device + b->offset;
 		return 0;
 	}
@@ -384,7 +390,7 @@ int lanefs_gpu_map(lanefs *s, struct lanefs_buffer *b, void **address)
 	b->gpu = g;
 	*address = (char *)b->device + b->offset;
 	if (!b->generation) /* it may be written to */
-		lanefs_region_add(s, g, *address, b->size, b->handle, b->offset); /* else batches go through the stage */
+		lanefs_region_add(s, *address, b->size, b->handle, b->offset); /* else batches go through the stage */
 	return 0;
 }
 
@@ -405,7 +411,7 @@ int lanefs_gpu_wait(const struct lanefs_buffer *b)
 	struct gpu *g = b->gpu;
 	struct was was;
 	int rc;
-	if (!b->device)
+	if (!b->device || !lanefs_gpu_is(g)) /* a reset has ended the work */
 		return 0;
 	if ((rc = lanefs_gpu_enter(g, &was)))
 		return lanefs_gpu_not_entered(g, rc);
@@ -421,6 +427,11 @@ int lanefs_gpu_unmap(struct lanefs_buffer *b)
 	int rc;
 	if (!b->device)
 		return 0;
+	if (!lanefs_gpu_is(g)) {
+		unmap_handle(g, b);
+		b->device = NULL;
+		return 0;
+	}
 	if ((rc = lanefs_gpu_enter(g, &was)) == 0 && (rc = synchronize(g))) /* unmapping does not wait for kernels and copies that still use the memory */
 		lanefs_gpu_leave(g, &was);
 	if (rc)
@@ -434,8 +445,7 @@ int lanefs_gpu_unmap(struct lanefs_buffer *b)
 		HSA(b->external, "hsa_amd_ipc_memory_detach", (void *), b->base);
 		break;
 	default:
-		CALL(g, "MemUnmap", (void *, size_t), b->base, b->memory);
-		CALL(g, "MemAddressFree", (void *, size_t), b->base, b->memory);
+		unmap_handle(g, b);
 	}
 	lanefs_gpu_leave(g, &was);
 	b->device = NULL;

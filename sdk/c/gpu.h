@@ -11,7 +11,7 @@
  * A device and its library. It is never closed, because the program may have memory mapped.
  *
  * A program that resets the device (cudaDeviceReset, cuDevicePrimaryCtxReset) destroys all that is in its primary context, whoever made it, and the context is made anew under the same
- * handle. Events, functions and registered memory of before are invalid then, and a call with a stream of before may end the process. So what is found out about a device, and what is
+ * handle. Events, functions, registered memory and cudaMalloc's of before are invalid then, and a call with a stream of before may end the process; what is mapped by virtual memory management stays. So what is found out about a device, and what is
  * made on it, ends with its context: the struct is gone, none of its calls are made any more, and lanefs_gpu_find gives another one.
  */
 struct gpu {

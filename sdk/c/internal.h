@@ -140,9 +140,8 @@ HIDDEN unsigned lanefs_ring_in_flight(const lanefs_ring *r);
 /* Waits for d or for the end of the daemon. Returns 1, or 0 after timeout milliseconds. */
 HIDDEN int lanefs_wait_for(const lanefs *s, const struct own *d, int timeout);
 
-/* Notes that the program has the memory of a handle at an address, and ends that: of all handles of the session if handle is 0. mapped: the GPU in whose context it is; NULL: none of the library's. */
-struct gpu;
-HIDDEN int lanefs_region_add(lanefs *s, struct gpu *mapped, const void *at, uint64_t size, uint32_t handle, uint64_t offset);
+/* Notes that the program has the memory of a handle at an address, and ends that: of all handles of the session if handle is 0. */
+HIDDEN int lanefs_region_add(lanefs *s, const void *at, uint64_t size, uint32_t handle, uint64_t offset);
 HIDDEN void lanefs_region_end(lanefs *s, uint32_t handle);
 
 /* As lanefs_latest, but for a daemon that has ended: no system call. */

@@ -418,7 +418,7 @@ int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned fla
 	b->mapped = p;
 	b->data = (char *)p + r.offset;
 	if (flags & LANEFS_PRIVATE)
-		lanefs_region_add(s, NULL, b->data, b->size, b->handle, b->offset); /* else batches go through the stage */
+		lanefs_region_add(s, b->data, b->size, b->handle, b->offset); /* else batches go through the stage */
 	return 0;
 }
 

@@ -30,7 +30,7 @@ struct window {
 	uint64_t used;              /* when it was last */
 	struct lanefs_buffer b;     /* constant while it is mapped */
 	char *at;
-	struct gpu *gpu;            /* whose memory it is; NULL: the CPU's. When that is gone, so is the mapping */
+	struct gpu *gpu;            /* whose memory it is; NULL: the CPU's */
 	struct gpu *pinned;         /* likewise of the CPU's, with whom it is pinned */
 };
 
@@ -270,11 +270,9 @@ static struct window *ready(struct file *f, struct move *m, uint64_t offset, siz
 	int mine = 0;
 	pthread_mutex_lock(&f->lock);
 	struct window *w = find(f, index, 1), *old = NULL, *start = NULL;
-	if (w && w->mapped && (w->gpu && w->gpu != m->target.gpu) && lanefs_gpu_is(w->gpu)) { /* another device's memory */
-		w = NULL;
-	} else if (w && w->mapped && w->gpu && !lanefs_gpu_is(w->gpu)) {
-		old = w;
-		mine = drop(f, w);
+	if (w && w->mapped && w->gpu && w->gpu != m->target.gpu && w->gpu->ordinal == m->target.gpu->ordinal) /* which was reset since, and what is mapped outlives that */
+		w->gpu = m->target.gpu;
+	if (w && w->mapped && (w->gpu && w->gpu != m->target.gpu)) { /* another device's memory */
 		w = NULL;
 	} else if (w && w->mapped && lanefs_noticed(mount_session(f->mount), &w->b) != w->b.generation) {
 		old = w;
