@@ -368,7 +368,7 @@ def resets(b):
     every_way(b, m, s)
     if not standin:
         with b.file.map() as mapping:
-            do("cuMemcpyDtoDAsync_v2", n64(m.at), n64(mapping.ptr), n64(SIZE), None)
+            do("cuMemcpyDtoDAsync_v2", n64(m.at), n64(mapping.__cuda_array_interface__["data"][0]), n64(SIZE), None)
             assert m.bytes() == b.data, "mapped again"
     print("right", flush=True)
     do("cuDevicePrimaryCtxReset_v2", 0)  # and ends with everything open

@@ -25,6 +25,7 @@ class Driver:
     _libraries = {"cuda": ("cu", "libcuda.so.1"),
                   "hip": ("hip", "libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so.7", "/opt/rocm/lib/libamdhip64.so.6",
                           "libamdhip64.so")}
+    _destroyed = 709  # CUDA_ERROR_CONTEXT_IS_DESTROYED
     _by_value = 70100000  # from this version on HIP takes a descriptor by value, as CUDA does; before, by address
     _all = {}
     _lock = threading.RLock()
@@ -186,7 +187,12 @@ class Driver:
 
     @inside
     def synchronize(self):
-        self.do("CtxSynchronize" if self.runtime == "cuda" else "DeviceSynchronize")
+        if self.runtime != "cuda":
+            self.do("DeviceSynchronize")
+            return
+        code = self._call("CtxSynchronize")
+        if code not in (0, self._destroyed):  # the program has reset the device, which has ended all that was under way
+            raise OSError(f"cuCtxSynchronize: error {code}{self._name(code)}")
 
 
 def _anew():
