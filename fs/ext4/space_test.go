@@ -1,6 +1,7 @@
 package ext4_test
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -156,7 +157,7 @@ func TestReserved(t *testing.T) {
 	img := disktest.Make(t, "32M", "-m", "10", "-b", "1024")
 	v, done := open(t, img, ext4.Options{})
 	st := v.Statfs()
-	require.EqualValues(t, 3276, st.BlocksFree-st.BlocksAvail)
+	require.EqualValues(t, 3276+32768/50, st.BlocksFree-st.BlocksAvail, "and those for nodes of trees")
 	root, err := v.Root()
 	require.NoError(t, err)
 	f := create(t, root, "f")
@@ -192,6 +193,38 @@ func TestReserved(t *testing.T) {
 		require.ErrorIs(t, put(root.Mkdir("another "+name, 0o755, 0, 0)), ext4.ErrNoSpace, "UseReserved was for one operation")
 	}
 	f.Put()
+	root.Put()
+	done()
+	disktest.Fsck(t, img)
+}
+
+// TestPreallocatedOnFullVolume: what was preallocated can be written, in whatever order, when the superuser has filled the volume: the nodes that its tree needs then are kept. The kernel keeps as many.
+func TestPreallocatedOnFullVolume(t *testing.T) {
+	const blocks = 6000
+	img := disktest.Make(t, "64M", "-b", "1024", "-m", "0")
+	v, done := open(t, img, ext4.Options{})
+	root, err := v.Root()
+	require.NoError(t, err)
+	f, rest := create(t, root, "preallocated"), create(t, root, "rest")
+	require.NoError(t, f.Fallocate(0, 0, blocks<<10, ext4.UseReserved))
+	for size := 1 << 20; size >= 1<<10; size >>= 1 {
+		for err = nil; err == nil; {
+			_, err = rest.Write(rest.Attr().Size, make([]byte, size), ext4.UseReserved)
+		}
+		require.ErrorIs(t, err, ext4.ErrNoSpace)
+	}
+	require.NoError(t, v.Sync())
+	require.Zero(t, v.Statfs().BlocksAvail)
+	data := bytes.Repeat([]byte("preallocated 16\n"), 1<<10/16)
+	for _, first := range []int64{1, 0} {
+		for i := first; i < blocks; i += 2 {
+			n, err := f.Write(i<<10, data)
+			require.NoError(t, err, "block %d", i)
+			require.Len(t, data, n)
+		}
+	}
+	f.Put()
+	rest.Put()
 	root.Put()
 	done()
 	disktest.Fsck(t, img)

@@ -40,6 +40,15 @@ const (
 const (
 	// UseReserved lets the blocks be used that are reserved for the superuser.
 	UseReserved = 1 << iota
+	// UseNodes lets, beside these, the blocks be used that are kept for nodes of trees.
+	UseNodes
+)
+
+// A write to what was preallocated splits an extent, and its tree may need a node: one whose space was promised must not fail because the volume has become full. So some blocks are kept for nodes, as many
+// as the kernel keeps (/sys/fs/ext4/*/reserved_clusters): one of nodesPart, but nodesMost at most, and none on a volume without extents.
+const (
+	nodesPart = 50
+	nodesMost = 4096
 )
 
 var (
@@ -68,6 +77,7 @@ type Allocator struct {
 	freeInodes atomic.Int64
 	dirs       atomic.Int64
 	reserved   atomic.Int64 // blocks for the superuser only
+	nodes      int64        // blocks for nodes of trees only; constant after New
 	discard    atomic.Pointer[func(disk.Block, uint32)]
 	damage     error // constant after New
 
@@ -89,6 +99,9 @@ func New(sb *disk.Superblock, cache *jbd2.Cache) (*Allocator, error) {
 		return nil, err
 	}
 	a.reserved.Store(int64(sb.RBlocksCount))
+	if sb.FeatureIncompat&disk.IncompatExtents != 0 {
+		a.nodes = int64(min(sb.BlocksCount/nodesPart, nodesMost))
+	}
 	return a, nil
 }
 

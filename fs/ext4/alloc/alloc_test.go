@@ -287,8 +287,13 @@ func TestReservedBlocks(t *testing.T) {
 	}
 	for take(0) == nil {
 	}
-	require.Equal(t, free-kept, taken)
+	nodes := v.sb.BlocksCount / nodesPart
+	require.Equal(t, free-kept-nodes, taken)
+	require.Equal(t, kept+nodes, v.a.Kept())
 	for take(UseReserved) == nil {
+	}
+	require.Equal(t, free-nodes, taken)
+	for take(UseNodes) == nil {
 	}
 	require.Equal(t, free, taken)
 }

@@ -17,7 +17,7 @@ func BenchmarkAppend(b *testing.B) {
 	var taken []disk.Block
 	next := disk.Block(0)
 	for b.Loop() {
-		p, _, err := v.a.Alloc(h, next, 1, 1, UseReserved)
+		p, _, err := v.a.Alloc(h, next, 1, 1, UseNodes)
 		if err != nil {
 			require.ErrorIs(b, err, ErrNoSpace)
 			b.StopTimer()

@@ -47,12 +47,23 @@ func (a *Allocator) Alloc(h *jbd2.Handle, goal disk.Block, want, least uint32, f
 	return start, got, err
 }
 
+// keeps is how many of the free blocks are not for who comes with these flags.
+func (a *Allocator) keeps(flags int) int64 {
+	switch {
+	case flags&UseNodes != 0:
+		return 0
+	case flags&UseReserved != 0:
+		return a.nodes
+	}
+	return a.nodes + a.reserved.Load()
+}
+
+// Kept is how many free blocks are not for everybody's data: those that are reserved for the superuser, and those for nodes.
+func (a *Allocator) Kept() uint64 { return uint64(a.keeps(0)) }
+
 // promise takes up to want blocks, but not fewer than least, off those available. It returns 0 if there are too few.
 func (a *Allocator) promise(want, least uint32, flags int) uint32 {
-	keep := int64(0)
-	if flags&UseReserved == 0 {
-		keep = a.reserved.Load()
-	}
+	keep := a.keeps(flags)
 	for {
 		have := a.avail.Load()
 		if have-keep < int64(least) {

@@ -62,7 +62,7 @@ func misuse(t *testing.T, a *Allocator, jnl *jbd2.Journal) {
 	h, err := jnl.Begin(200)
 	require.NoError(t, err)
 	for i := range 12 {
-		b, n, err := a.Alloc(h, disk.Block(i*170), 40, 1, UseReserved)
+		b, n, err := a.Alloc(h, disk.Block(i*170), 40, 1, UseNodes)
 		if err == nil {
 			require.True(t, a.Valid(b, n), "blocks %d+%d", b, n)
 			if i%3 == 0 {

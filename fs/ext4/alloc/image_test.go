@@ -130,7 +130,7 @@ func (v *volume) do(credits int, f func(h *jbd2.Handle)) {
 
 func (v *volume) alloc(goal disk.Block, want, least uint32) (b disk.Block, n uint32, err error) {
 	v.t.Helper()
-	v.do(AllocCredits, func(h *jbd2.Handle) { b, n, err = v.a.Alloc(h, goal, want, least, UseReserved) })
+	v.do(AllocCredits, func(h *jbd2.Handle) { b, n, err = v.a.Alloc(h, goal, want, least, UseNodes) })
 	return b, n, err
 }
 

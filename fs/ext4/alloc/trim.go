@@ -49,7 +49,7 @@ func (a *Allocator) holdRuns(g *group, bit, end, least uint32) ([]run, uint32, e
 	var runs []run
 	for bit = nextClear(bitmap, bit, end); bit < end && len(runs) < trimBatch; bit = nextClear(bitmap, bit, end) {
 		stop := nextSet(bitmap, bit, end)
-		if n := stop - bit; n >= least && a.promise(n, n, UseReserved) == n {
+		if n := stop - bit; n >= least && a.promise(n, n, UseNodes) == n {
 			runs = append(runs, run{bit, n})
 		}
 		bit = stop

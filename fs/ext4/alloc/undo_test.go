@@ -29,11 +29,11 @@ func (m *model) undone() {
 				_ = m.a.Free(h, x.b, x.n) // refused if this handle has freed them
 			case k == 3:
 				goal := disk.Block(m.r.Uint64N(m.sb.BlocksCount))
-				if b, n, err := m.a.AllocWindow(h, &w, goal, 3, 1, UseReserved); err == nil {
-					_, _, _ = m.a.AllocWindow(h, &w, b+disk.Block(n), 3, 1, UseReserved)
+				if b, n, err := m.a.AllocWindow(h, &w, goal, 3, 1, UseNodes); err == nil {
+					_, _, _ = m.a.AllocWindow(h, &w, b+disk.Block(n), 3, 1, UseNodes)
 				}
 			default:
-				_, _, _ = m.a.Alloc(h, disk.Block(m.r.Uint64N(m.sb.BlocksCount)), 1+m.r.Uint32N(200), 1, UseReserved)
+				_, _, _ = m.a.Alloc(h, disk.Block(m.r.Uint64N(m.sb.BlocksCount)), 1+m.r.Uint32N(200), 1, UseNodes)
 			}
 		}
 		require.True(m.t, h.Undo())

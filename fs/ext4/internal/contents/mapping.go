@@ -29,10 +29,10 @@ func (n treeNodes) Get(b disk.Block) (extent.Node, error) {
 	return buf, nil
 }
 
-// Alloc takes reserved blocks, too: to punch a hole into a file, or to write what was preallocated, can need a node, and
+// Alloc takes what is kept for nodes: to punch a hole into a file, or to write what was preallocated, can need one, and
 // must not fail on a full volume.
 func (n treeNodes) Alloc(goal disk.Block) (extent.Node, error) {
-	buf, err := AllocMeta(n.i, n.o, goal, alloc.UseReserved)
+	buf, err := AllocMeta(n.i, n.o, goal, alloc.UseNodes)
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func (v *FS) Statfs() Statfs {
 		Blocks:      v.Super.BlocksCount - v.Alloc.Overhead(),
 		Overhead:    v.Alloc.Overhead(),
 		BlocksFree:  free,
-		BlocksAvail: free - min(free, v.Super.RBlocksCount),
+		BlocksAvail: free - min(free, v.Alloc.Kept()),
 		Inodes:      uint64(v.Super.InodesCount),
 		InodesFree:  v.Alloc.FreeInodes(),
 		MaxName:     255,
