@@ -595,8 +595,10 @@ class Session(Closable):
                     if not self._post():
                         return
                 self._take_late()
-            except (OSError, ValueError, IndexError):
+            except IndexError:
                 pass
+            except (OSError, ValueError):  # the daemon has ended, or the connection, and all handles with it
+                self._dropped.clear()
             finally:
                 self._mutex.release()
 
