@@ -340,7 +340,7 @@ def reset(b):
 def resets(b):
     standin = hasattr(cuda, "fake_cuda_hold")
     again, plain = ctypes.c_void_p(), bytearray(SIZE)
-    for turn in range(3):
+    for _ in range(3):
         m, s = Memory(), Stream()
         every_way(b, m, s)
         mapping = None if standin else b.file.map()
@@ -358,8 +358,6 @@ def resets(b):
         refused_any(b.file.read_into, m)
         b.file.write_from(b.data)  # what the batches have not written, or wrote of memory that is no more
         assert b.file.read_into(plain) == SIZE and plain == b.data, "the CPU's memory, when there is no context"
-        if turn == 1:
-            m = s = None
         if mapping:
             mapping.close()
         do("cuDevicePrimaryCtxRetain", ctypes.byref(again), 0)
@@ -381,14 +379,15 @@ def every_way(b, m, s):
         at = list(range(0, count * step, step))
         for on in (False, True):
             fill(m, 9, s.cuda_stream)
-            if on:
-                got = b.file.read_batch_on(m, at, at, [step] * count, stream=s).results()
-            else:
-                got = b.file.read_batch(m, at, at, [step] * count, stream=s)
+            pieces = m, at, at, [step] * count, s
+            got = b.file.read_batch_on(*pieces).results() if on else b.file.read_batch(*pieces)
             assert list(got) == [step] * count
             s.synchronize()
             assert m.bytes(count * step) == b.data[: count * step], f"{count} pieces, on a stream: {on}"
-            (b.file.write_batch_on(m, at, at, [step] * count, stream=s).wait if on else b.file.write_batch)(*(() if on else (m, at, at, [step] * count, s)))
+            if on:
+                b.file.write_batch_on(*pieces).wait()
+            else:
+                b.file.write_batch(*pieces)
     with open(b.path, "rb") as g:
         assert g.read() == b.data, "written"
 

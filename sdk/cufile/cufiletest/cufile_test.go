@@ -92,15 +92,21 @@ func content() []byte {
 	return b
 }
 
+// files gives a file of the mount and one elsewhere, with what the tests expect of them.
+func files(t *testing.T, m *sharetest.Mount) (file, other string) {
+	t.Helper()
+	f := m.Write("file", content())
+	require.NoError(t, f.Close()) // or the mount is busy at the end
+	other = filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	return f.Name(), other
+}
+
 func TestCuFile(t *testing.T) {
 	usr := installed(t)
 	test := program(t, usr, filepath.Join(usr, "include/lanefs"))
 	m := sharetest.New(t, 128*mib, 64*mib)
-	f := m.Write("file", content())
-	file := f.Name()
-	require.NoError(t, f.Close()) // or the mount is busy at the end
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	file, other := files(t, m)
 
 	for _, roads := range []struct{ shared, small string }{{"0", "lanes"}, {"1", "lanes"}, {"0", "cache"}} { // without the road by shared memory, with it, small reads by the page cache
 		shared := roads.shared
@@ -121,16 +127,13 @@ func TestCuFile(t *testing.T) {
 func TestReset(t *testing.T) {
 	test, dir := besideCUDA(t, "testreset", "-pthread")
 	m := sharetest.New(t, 128*mib, 64*mib)
-	f := m.Write("file", content())
-	require.NoError(t, f.Close())
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	file, other := files(t, m)
 	for _, c := range [][]string{
 		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0"},
 		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=1", "LANEFS_COPIES=kernel"},
 		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_KERNEL=1"},
 	} {
-		cmd := exec.Command(test, f.Name(), other)
+		cmd := exec.Command(test, file, other)
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0",
 			"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0")
 		cmd.Env = append(cmd.Env, c...)
@@ -144,10 +147,7 @@ func TestReset(t *testing.T) {
 func TestCUDA(t *testing.T) {
 	test, dir := besideCUDA(t, "testcuda", "-pthread")
 	m := sharetest.New(t, 128*mib, 64*mib)
-	f := m.Write("file", content())
-	require.NoError(t, f.Close())
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	file, other := files(t, m)
 	for _, c := range [][]string{ // how small reads go, how batches are copied, who runs them
 		{"LANEFS_CUFILE_SMALL=lanes"},
 		{"LANEFS_CUFILE_SMALL=cache"},
@@ -158,7 +158,7 @@ func TestCUDA(t *testing.T) {
 		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_COPIES=batch"},
 		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_COPIES=batch", "LANEFS_CUFILE_BATCH=thread"},
 	} {
-		cmd := exec.Command(test, f.Name(), other)
+		cmd := exec.Command(test, file, other)
 		if strings.Contains(strings.Join(c, " "), "LANEFS_COPIES") {
 			cmd.Args = append(cmd.Args, "many")
 		}
@@ -191,13 +191,10 @@ func TestStreams(t *testing.T) {
 func TestCaptures(t *testing.T) {
 	test, dir := besideCUDA(t, "testcapture", "-pthread")
 	m := sharetest.New(t, 64*mib, 32*mib)
-	f := m.Write("file", content())
-	require.NoError(t, f.Close())
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	file, other := files(t, m)
 	for _, small := range []string{"lanes", "cache"} {
 		for _, shared := range []string{"0", "1"} {
-			cmd := exec.Command(test, f.Name(), other)
+			cmd := exec.Command(test, file, other)
 			cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL="+small, "LANEFS_CUFILE_MAP="+shared, "LANEFS_REAL_CUFILE=")
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s %s: %s", small, shared, out)
@@ -253,15 +250,12 @@ func TestThreadSanitizer(t *testing.T) {
 func TestRace(t *testing.T) {
 	test, dir := besideCUDA(t, "testrace", "-pthread")
 	m := sharetest.New(t, 128*mib, 64*mib)
-	f := m.Write("file", content())
-	require.NoError(t, f.Close())
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	file, other := files(t, m)
 	for k, c := range []struct{ small, memory string }{{"cache", "cpu"}, {"lanes", "cpu"}, {"lanes", "cuda"}, {"cache", "cuda"}} {
 		if !disktest.Turn(k, 2) {
 			continue
 		}
-		cmd := exec.Command(test, f.Name(), other, c.memory)
+		cmd := exec.Command(test, file, other, c.memory)
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL="+c.small, "LANEFS_REAL_CUFILE=")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%v, %s", c, out)
@@ -439,12 +433,9 @@ func TestClosed(t *testing.T) {
 	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-I../../c", "-o", test, filepath.Join("..", "testclose.c"),
 		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
 	m := sharetest.New(t, 128*mib, 64*mib)
-	f := m.Write("file", content())
-	require.NoError(t, f.Close())
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	file, other := files(t, m)
 	for _, c := range [][]string{{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0"}, {"LANEFS_CUFILE_SMALL=cache"}, {}} {
-		cmd := exec.Command(test, f.Name(), other)
+		cmd := exec.Command(test, file, other)
 		cmd.Env = append(append(os.Environ(), "LANEFS_REAL_CUFILE="), c...)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%q: %s", c, out)
@@ -475,12 +466,9 @@ func TestOdd(t *testing.T) {
 	}
 	test, dir := besideCUDA(t, "testodd", "-pthread", "-rdynamic")
 	m := sharetest.New(t, 128*mib, 64*mib)
-	f := m.Write("file", content())
-	require.NoError(t, f.Close())
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	file, other := files(t, m)
 	for _, small := range []string{"lanes", "cache"} {
-		cmd := exec.Command(test, f.Name(), other)
+		cmd := exec.Command(test, file, other)
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL="+small, "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,11 +16,8 @@ import (
 func TestLimit(t *testing.T) {
 	test, dir := besideCUDA(t, "testlimit")
 	m := sharetest.New(t, 128*mib, 64*mib)
-	f := m.Write("file", content())
-	require.NoError(t, f.Close())
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
-	cmd := exec.Command(test, f.Name(), other)
+	file, other := files(t, m)
+	cmd := exec.Command(test, file, other)
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=", "LANEFS_TRACE=1")
 	var errs bytes.Buffer
 	cmd.Stderr = &errs

@@ -18,11 +18,7 @@ func TestMemory(t *testing.T) {
 	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "testmemory.c"),
 		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
 	m := sharetest.New(t, 128*mib, 64*mib)
-	f := m.Write("file", content())
-	file := f.Name()
-	require.NoError(t, f.Close()) // or the mount is busy at the end
-	other := filepath.Join(t.TempDir(), "other")
-	require.NoError(t, os.WriteFile(other, content(), 0o600))
+	file, other := files(t, m)
 	for _, way := range [][]string{{"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_MAP=1", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=cache"}} {
 		cmd := exec.Command(test, file, other)
 		cmd.Env = append(append(os.Environ(), "LANEFS_REAL_CUFILE="), way...)
