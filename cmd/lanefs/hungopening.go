@@ -43,8 +43,11 @@ func undo(err, why error, closes func() error) error {
 	return errors.Join(err, closed)
 }
 
-// onAnyway opens by open, and once more on the CPU if a GPU hangs that auto has chosen. An error of open leaves nothing open.
+// onAnyway opens by open, which a signal may end, and once more on the CPU if a GPU hangs that auto has chosen. An error of open leaves nothing open.
 func (cfg *mountConfig) onAnyway(log *slog.Logger, open func() error) error {
+	stop, end := stopped()
+	defer end()
+	cfg.stop = stop
 	err := open()
 	auto := (cfg.GPU == "auto" || cfg.GPU == "") && len(cfg.GPUs) == 0
 	if !errors.Is(err, calls.ErrHangs) || !auto || isClosed(cfg.stop) {

@@ -93,13 +93,10 @@ func serveRaw(cfg *mountConfig, env environment) (err error) {
 		return err
 	}
 	defer files.end(func() bool { return err != nil && d.srv != nil })
-	stop, opens := stopped()
-	cfg.stop = stop
 	err = cfg.onAnyway(d.log, func() error {
 		d.stack, err = openDevice(cfg, d.log)
 		return err
 	})
-	opens()
 	if err != nil {
 		return err
 	}

@@ -56,8 +56,6 @@ func serve(cfg *mountConfig, env environment) (err error) {
 	defer files.end(func() bool { return err != nil && d.srv != nil })
 	opening := tellEvery(tellInterval, env.progress)
 	var opened atomic.Bool
-	stop, opens := stopped()
-	cfg.stop = stop
 	err = cfg.onAnyway(d.log, func() error {
 		return d.open(func(p ext4.Progress) {
 			if opened.Load() {
@@ -67,7 +65,6 @@ func serve(cfg *mountConfig, env environment) (err error) {
 			}
 		})
 	})
-	opens()
 	if err != nil {
 		return err
 	}
