@@ -198,6 +198,7 @@ func (q *compQueue) post(c *Controller, e completion) {
 func (q *compQueue) write(c *Controller, e *completion) {
 	first, third, last := e.words(q.phase)
 	at := uint64(q.tail) * cqeSize
+	q.stats.completions.Add(1) // first: a host that has seen the entry finds it counted
 	if b := q.ring.bytes(c.dma); b != nil {
 		b = b[at : at+cqeSize]
 		binary.LittleEndian.PutUint64(b, first)
@@ -210,11 +211,11 @@ func (q *compQueue) write(c *Controller, e *completion) {
 		binary.LittleEndian.PutUint32(b[12:], last)
 		// The phase is in the last dword: it follows when the others have arrived.
 		if !c.dma.write(q.ring.base+at, b[:12]) || !c.dma.write(q.ring.base+at+12, b[12:]) {
+			q.stats.completions.Add(^uint64(0))
 			c.fail("completion queue is not mapped", "queue", q.id, "iova", q.ring.base)
 			return
 		}
 	}
-	q.stats.completions.Add(1)
 	if q.tail++; q.tail == q.size {
 		q.tail, q.phase = 0, !q.phase
 	}

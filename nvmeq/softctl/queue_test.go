@@ -173,6 +173,26 @@ func TestCounters(t *testing.T) {
 	require.Equal(t, before, c[0].Commands)
 }
 
+// TestCountedFirst reads the counters as soon as a completion is seen, while the controller's thread that wrote it still
+// runs: they have the command and its completion.
+func TestCountedFirst(t *testing.T) {
+	h := newHost(t, Options{Threads: 1}).enable()
+	q := h.queue(1, 16)
+	_, at := h.alloc(4096)
+	for n := range uint64(20000) {
+		h.put(q, rw(2, 1, 0, 8).prp(at, 0))
+		h.ring(q)
+		for ok := false; !ok; {
+			h.c.Step(1) // wakes the thread where it sleeps
+			_, ok = h.peek(q)
+		}
+		c := h.c.stats[1].Load()
+		require.Equal(t, n+1, c.completions.Load())
+		require.Equal(t, n+1, c.commands.Load())
+		h.store(0x1000+(2*int64(q.id)+1)*h.stride, q.head)
+	}
+}
+
 // TestQueuesInParallel has one host thread for each queue pair, and a driver that makes and deletes another one all the
 // while, maps and unmaps, and reads registers.
 func TestQueuesInParallel(t *testing.T) {
