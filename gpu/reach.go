@@ -14,6 +14,16 @@ type Reach struct {
 	Device string
 }
 
+// Apart says whether what another device writes to both memories goes two ways, so that nothing orders it: to the host and to a device, or to two devices.
+func (r Reach) Apart(from Reach) bool {
+	if r.host() || from.host() {
+		return r.host() != from.host()
+	}
+	return r.Owner != from.Owner || r.Device != from.Device || r.Owner == OwnerFunction && r.Keeper != from.Keeper
+}
+
+func (r Reach) host() bool { return r.Owner == OwnerPages || r.Owner == OwnerDriver }
+
 // Keeper knows what becomes of memory that other devices read and write. Two memories on the same terms have the same Keeper.
 type Keeper interface {
 	// Revoked is why other devices no longer reach the memory, nil while they do. A device that sends data there cannot tell: writes over

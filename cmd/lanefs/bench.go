@@ -426,7 +426,7 @@ func (d *benchDevice) one(stop <-chan struct{}, j bench.Job, w way, prove bool, 
 	j.Engine.Doorbell, j.Engine.CPULanes = w.route, 0
 	line := bench.NewLine(j)
 	if !w.mode.Ordered() && isFunction(d.cfg.Device) {
-		line.Note = "completions and data are in different memories: a command may end before its data is there"
+		line.Note = "completions and data are in different memories: a register is read after each batch, so that its data is there"
 	}
 	if prove {
 		if err := d.prove(w, j.NSID); err != nil {

@@ -142,7 +142,7 @@ func (c *drive) openCopies() (copyengine.Mover, error) {
 func (c *drive) open(cfg *mountConfig, beside *drive, nc controller.Config) (err error) {
 	nc.Runtime, nc.Transport = c.rt, c.ctl
 	if m := cfg.MemoryMode; m != nil && !m.Ordered() && isFunction(cfg.Device) {
-		nc.Log.Warn("completions and data are in different memories: a command may end before its data is there", "memory-mode", *m)
+		nc.Log.Info("completions and data are in different memories: reads cost a round trip to the drive more, after which their data is there", "memory-mode", *m)
 	}
 	ladder := c.ladder(cfg)
 	if beside != nil {

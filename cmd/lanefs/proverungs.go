@@ -571,7 +571,7 @@ func (p *prover) memory() {
 				return "", err
 			}
 			if p.function() && !m.Ordered() {
-				return sameBytes + "; completions and data are in different memories, so nothing orders them: auto does not take it", nil
+				return sameBytes + "; completions and data are in different memories: a register is read after reads, so that their data is there", nil
 			}
 			return sameBytes, nil
 		})

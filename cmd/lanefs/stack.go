@@ -115,14 +115,8 @@ func (cfg *mountConfig) lateLanes() bool {
 	return isFunction(cfg.Device) && cfg.Lanes+cfg.CPULanes == 0 && !cfg.Batch
 }
 
-// lateLanes is how many there are: a quarter of the controller's queue pairs at most, and none where data is in the GPU's memory, before which a completion in
-// host memory may arrive.
-func (u *unit) lateLanes() int {
-	if u.nvme.Placement().Data.Device() {
-		return 0
-	}
-	return min(mostLateLanes, u.nvme.Queues()/4)
-}
+// lateLanes is how many there are: a quarter of the controller's queue pairs at most.
+func (u *unit) lateLanes() int { return min(mostLateLanes, u.nvme.Queues()/4) }
 
 // cpuLanes is how many lanes on the CPU stand beside those on a GPU, but for lateLanes.
 func (cfg *mountConfig) cpuLanes() int {

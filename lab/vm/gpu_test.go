@@ -120,7 +120,8 @@ func TestGPURuntimeRefused(t *testing.T) {
 // TestLanesOfBothKinds: lanes on the CPU beside a GPU's drive a PCI function, by default, too. Kernels that do not begin for a while hold up no request: it goes by the CPU, and
 // the GPU is not given up.
 func TestLanesOfBothKinds(t *testing.T) {
-	for name, options := range map[string]string{"default": "gpu_error=host", "host memory": "lanes=gpu:2+cpu:2,memory-mode=0", "bridge": "lanes=gpu:1+cpu:1,doorbell=bridge"} {
+	for name, options := range map[string]string{"default": "gpu_error=host", "host memory": "lanes=gpu:2+cpu:2,memory-mode=0", "bridge": "lanes=gpu:1+cpu:1,doorbell=bridge",
+		"device memory": "lanes=gpu:1+cpu:1,memory-mode=11"} {
 		t.Run(name, func(t *testing.T) {
 			fail := filepath.Join(t.TempDir(), "fail")
 			standIn(t, "LANEFS_SHIM_FAIL", fail)

@@ -2,28 +2,32 @@ package controller
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// kept is memory under DMA that has a keeper: gpu.Reach says why it is asked.
+// kept is memory under DMA of which something is to be done when the controller has written there: its keeper is asked, or it is not where completions
+// may be (gpu.Reach).
 type kept struct {
 	first, end nvme.IOVA
-	keeper     gpu.Keeper
+	reach      gpu.Reach
 }
 
-// keep notes the keeper of memory that is mapped for the controller. Where the software controller has the memory's own copy engine move the
-// bytes, no other device writes there.
+// keep notes the reach of memory that is mapped for the controller. Where the software controller has the memory's own copy engine move the
+// bytes, no other device writes there; nor does it complete a command before the bytes are there, wherever they are.
 func (c *Controller) keep(d *DMA) {
-	k := d.Mem.Reach().Keeper
-	if k == nil || c.stepper != nil && d.Host == nil {
+	r := d.Mem.Reach()
+	asked := r.Keeper != nil && (c.stepper == nil || d.Host != nil)
+	apart := c.stepper == nil && (c.Placement().CQ.Device() || r.Apart(gpu.Reach{Owner: gpu.OwnerPages}))
+	if !asked && !apart {
 		return
 	}
 	c.changeKept(func(all []kept) []kept {
 		i, _ := slices.BinarySearchFunc(all, d.IOVA, func(x kept, at nvme.IOVA) int { return cmp.Compare(x.first, at) })
-		return slices.Insert(all, i, kept{d.IOVA, d.IOVA + nvme.IOVA(d.Size), k})
+		return slices.Insert(all, i, kept{d.IOVA, d.IOVA + nvme.IOVA(d.Size), r})
 	})
 }
 
@@ -46,17 +50,17 @@ func (c *Controller) changeKept(change func([]kept) []kept) {
 	c.kept.Store(&all)
 }
 
-// Kept says that memory under DMA has keepers.
+// Kept says that there is memory under DMA of which something is to be done when it was written to.
 func (c *Controller) Kept() bool {
 	p := c.kept.Load()
 	return p != nil && len(*p) > 0
 }
 
-// Keeper is whom to ask about the memory at an address of the controller's, nil for nobody.
-func (c *Controller) Keeper(at nvme.IOVA) gpu.Keeper {
+// KeptAt is the reach of such memory at an address of the controller's; false if nothing is to be done there.
+func (c *Controller) KeptAt(at nvme.IOVA) (gpu.Reach, bool) {
 	p := c.kept.Load()
 	if p == nil {
-		return nil
+		return gpu.Reach{}, false
 	}
 	// The last that begins at or before the address.
 	i, found := slices.BinarySearchFunc(*p, at, func(x kept, at nvme.IOVA) int { return cmp.Compare(x.first, at) })
@@ -64,7 +68,17 @@ func (c *Controller) Keeper(at nvme.IOVA) gpu.Keeper {
 		i--
 	}
 	if i < 0 || at >= (*p)[i].end {
-		return nil
+		return gpu.Reach{}, false
 	}
-	return (*p)[i].keeper
+	return (*p)[i].reach, true
+}
+
+// Land follows a completion that may have been seen before its command's data has arrived, since they went apart (gpu.Reach.Apart). It reads a register: what a function
+// answers does not pass what it wrote before (PCI Express Base 6.0 §2.4.1, entry D2a), so all that is past the place where the ways part. It costs a round trip
+// to the device, about a microsecond. The error says that the device did not answer. A controller in software needs nothing.
+func (c *Controller) Land() error {
+	if c.stepper == nil && c.CSTS() == ^nvme.CSTS(0) {
+		return fmt.Errorf("the device is gone (CSTS reads all ones), perhaps before its data arrived")
+	}
+	return nil
 }

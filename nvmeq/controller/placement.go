@@ -18,7 +18,7 @@ const (
 
 // Ordered says that completions and data are in the same memory. A controller writes a command's data before its completion, and PCI
 // Express keeps the order of posted writes of one requester on their way to one completer (PCI Express Base 6.0 §2.4.1,
-// entry A2a). Nothing orders those that part ways: a completion in the GPU's memory may be there before the data is in the host's.
+// entry A2a). Nothing orders those that part ways: a completion in the GPU's memory may be there before the data is in the host's, unless Controller.Land follows.
 func (m MemoryMode) Ordered() bool { return m&ModeCQ != 0 == (m&ModeData != 0) }
 
 // Placement is the kind of memory of everything that lanes or the controller access. Zero is pinned host memory, but for Lane the

@@ -32,10 +32,6 @@ func (e *Engine) addCPULanes(cfg Config) error {
 
 // noCPULanes is why there can be none, or empty.
 func (e *Engine) noCPULanes() string {
-	// Their completions are in host memory: a drive's may be there before its data is in the GPU's (controller.MemoryMode.Ordered).
-	if e.c.Placement().Data.Device() && !e.c.Simulated() {
-		return "data is in the GPU's memory, and a completion in host memory may overtake it"
-	}
 	if e.cfg.Batch {
 		return "lanes that are launched for each batch have no heartbeat, which would say when they are needed"
 	}

@@ -3,7 +3,6 @@ package engine_test
 import (
 	"bytes"
 	"errors"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -11,12 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/gpu"
-	"github.com/lanefs/lanefs/gpu/gputest/detached"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/internal/fill"
-	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
@@ -283,33 +280,4 @@ type onItsOwn struct {
 func (d onItsOwn) Write32(off int64, v uint32) {
 	d.Transport.Write32(off, v)
 	d.soft.Step(0)
-}
-
-// A drive that writes data to the GPU's memory and completions to the host's may be done before its data is there.
-func TestNoCPULanesForDataOnGPU(t *testing.T) {
-	for _, drive := range []bool{false, true} {
-		dev, err := detached.New(true)
-		require.NoError(t, err)
-		rt, err := host.Open(host.Options{})
-		require.NoError(t, err)
-		soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Threads: 1, Log: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
-		var transport controller.Transport = soft
-		if drive {
-			transport = onItsOwn{soft, soft}
-		}
-		place, err := (controller.ModeCQ | controller.ModeData).Placement()
-		require.NoError(t, err)
-		var log testrig.LogBuffer
-		c, err := controller.Open(controller.Config{Runtime: dev, Transport: transport, Placement: place,
-			Log: slog.New(slog.NewTextHandler(&log, nil))})
-		require.NoError(t, err)
-		e, err := engine.New(c, engine.Config{Lanes: 1, CPULanes: 1, CPU: rt})
-		require.NoError(t, err)
-		require.Equal(t, !drive, e.CPULanes() == 1)
-		require.Equal(t, drive, log.Count("may overtake it") == 1, log.String())
-		for _, closer := range []interface{ Close() error }{c, soft, rt, dev} {
-			require.NoError(t, closer.Close())
-		}
-	}
 }

@@ -36,6 +36,8 @@ type Engine struct {
 
 	resources // changed by a failover, with every lane's drive and statsMu held
 
+	completions atomic.Pointer[gpu.Reach] // of the memory of the completion queues
+
 	gate      gate
 	statsMu   sync.RWMutex
 	lastStats []LaneStats // protected by statsMu: set when the counters' memory is gone

@@ -7,16 +7,16 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
-// checkMemory follows commands that have ended: what they wrote to memory with a keeper becomes visible there, and those fail whose memory
-// was taken away meanwhile. Whose the memory is does not matter, nor who allocated it.
+// checkMemory follows commands that have ended: what they wrote has arrived, though their completions went elsewhere (controller.Land); in memory with a keeper
+// it becomes visible; and those fail whose memory was taken away meanwhile. Whose the memory is does not matter, nor who allocated it.
 func (e *Engine) checkMemory(cmds []Command) {
 	if !e.c.Kept() {
 		return
 	}
 	type use struct {
-		keeper gpu.Keeper
-		wrote  bool
-		err    error
+		reach gpu.Reach
+		wrote bool
+		err   error
 	}
 	var uses []use // one as a rule
 	of := make([]int, len(cmds))
@@ -26,24 +26,33 @@ func (e *Engine) checkMemory(cmds []Command) {
 		if c.Err != nil || c.Len == 0 {
 			continue
 		}
-		k := e.c.Keeper(c.Data)
-		if k == nil {
+		r, ok := e.c.KeptAt(c.Data)
+		if !ok {
 			continue
 		}
 		n := 0
-		for n < len(uses) && uses[n].keeper != k {
+		for n < len(uses) && uses[n].reach != r {
 			n++
 		}
 		if n == len(uses) {
-			uses = append(uses, use{keeper: k})
+			uses = append(uses, use{reach: r})
 		}
 		uses[n].wrote = uses[n].wrote || c.Op == nvme.IORead
 		of[i] = n
 	}
+	completions, landed := *e.completions.Load(), false
 	for i := range uses {
 		u := &uses[i]
-		if u.err = u.keeper.Revoked(); u.err == nil && u.wrote {
-			u.err = u.keeper.Arrived()
+		if u.wrote && !landed && u.reach.Apart(completions) {
+			u.err = e.c.Land()
+			landed = u.err == nil
+		}
+		k := u.reach.Keeper
+		if u.err != nil || k == nil {
+			continue
+		}
+		if u.err = k.Revoked(); u.err == nil && u.wrote {
+			u.err = k.Arrived()
 		}
 	}
 	for i, n := range of {

@@ -74,9 +74,16 @@ func ProveDoorbell(c *controller.Controller) (r DoorbellProof, err error) {
 	if err := identifyByDoorbell(c, stream, ring, r); err != nil {
 		return r, err
 	}
-	if k := c.Keeper(r.IOVA); k != nil {
-		if err := k.Arrived(); err != nil {
-			return r, err
+	if of, ok := c.KeptAt(r.IOVA); ok {
+		if of.Apart(gpu.Reach{Owner: gpu.OwnerPages}) { // the admin queue's completions are in host memory
+			if err := c.Land(); err != nil {
+				return r, err
+			}
+		}
+		if of.Keeper != nil {
+			if err := of.Keeper.Arrived(); err != nil {
+				return r, err
+			}
 		}
 	}
 	b, err := readBack(c, stream, data)

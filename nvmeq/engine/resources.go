@@ -85,6 +85,8 @@ func (w *resources) build(e *Engine, n int) (g geometry, err error) {
 			return g, err
 		}
 	}
+	reach := w.cq.Mem.Reach()
+	e.completions.Store(&reach)
 	if w.shared, err = rt.Alloc(p.Ring, int64(n)*g.shared); err != nil {
 		return g, err
 	}
