@@ -16,6 +16,7 @@ import (
 	"github.com/lanefs/lanefs/nvmeq/engine"
 	"github.com/lanefs/lanefs/nvmeq/pcie"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
+	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
 
 // drive is a runtime and an NVMe controller that it drives: what identify needs, and the lower half of a mount.
@@ -143,6 +144,9 @@ func (c *drive) open(cfg *mountConfig, beside *drive, nc controller.Config) (err
 	nc.Runtime, nc.Transport = c.rt, c.ctl
 	if m := cfg.MemoryMode; m != nil && !m.Ordered() && isFunction(cfg.Device) {
 		nc.Log.Info("completions and data are in different memories: reads cost a round trip to the drive more, after which their data is there", "memory-mode", *m)
+	}
+	if isFunction(cfg.Device) {
+		nc.HostBuffer = hostBuffer(media.MemoryLimit())
 	}
 	ladder := c.ladder(cfg)
 	if beside != nil {

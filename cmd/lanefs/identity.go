@@ -34,7 +34,8 @@ type identity struct {
 	DSM        bool               `json:"dataset_management"`
 	Doorbells  bool               `json:"doorbell_buffer_config"`
 	SGLS       uint32             `json:"sgls"`
-	CMB        *cmb               `json:"cmb"` // null: none
+	CMB        *cmb               `json:"cmb"`                // null: none
+	HostBuffer *hostBufferReport  `json:"host_memory_buffer"` // null: it asks for none
 	Ring       *rung              `json:"ring,omitempty"`
 	Namespaces []*namespaceReport `json:"namespaces"`
 	Partition  *partitionReport   `json:"partition,omitempty"` // if DEVICE names one
@@ -50,6 +51,13 @@ type partitionReport struct {
 
 type cache struct {
 	On bool `json:"on"`
+}
+
+// hostBufferReport is memory of the host's that the drive would like to have for itself, in bytes.
+type hostBufferReport struct {
+	Wanted int64 `json:"wanted"`
+	Least  int64 `json:"least"`
+	Given  int64 `json:"given"`
 }
 
 type cmb struct {
@@ -119,6 +127,9 @@ func (c *drive) identity(ring bool) (*identity, error) {
 	if loc, size, ok := n.CMB(); ok {
 		out.CMB = &cmb{loc.BIR(), loc.OFST() * size.SZU(), size.Size(), size.SQS(), size.CQS(), size.LISTS(), size.RDS(), size.WDS()}
 	}
+	if want, least := id.HostBuffer(); want > 0 {
+		out.HostBuffer = &hostBufferReport{want, least, n.HostBuffer()}
+	}
 	for _, ns := range n.Namespaces() {
 		out.Namespaces = append(out.Namespaces, newNamespace(ns))
 	}
@@ -186,6 +197,9 @@ func (i *identity) print(out io.Writer) error {
 			yesNo(m.SQ), yesNo(m.CQ), yesNo(m.Lists), yesNo(m.Reads), yesNo(m.Writes))
 	} else {
 		fmt.Fprintf(w, "  CMB\tnone\n")
+	}
+	if b := i.HostBuffer; b != nil {
+		fmt.Fprintf(w, "  host memory buffer\twanted %s, at least %s; given %s\n", units.Bytes(b.Wanted), units.Bytes(b.Least), units.Bytes(b.Given))
 	}
 	if r := i.Ring; r != nil {
 		fmt.Fprintf(w, "rung by a kernel\truntime %s, doorbell at %s\n", r.Runtime, r.Doorbell)

@@ -125,8 +125,9 @@ type deviceReport struct {
 	Queues        int    `json:"queue_pairs"`
 	Depth         int    `json:"depth"`
 	VolatileCache bool   `json:"volatile_cache"`
-	Path          string `json:"path,omitempty"`   // how a software controller reaches its image or block device
-	Failed        string `json:"failed,omitempty"` // why nothing is said to be durable any more
+	HostBuffer    int64  `json:"host_memory_buffer,omitempty"` // bytes of the host's memory that the drive has for itself
+	Path          string `json:"path,omitempty"`               // how a software controller reaches its image or block device
+	Failed        string `json:"failed,omitempty"`             // why nothing is said to be durable any more
 }
 
 // memberReport is a device of an array.

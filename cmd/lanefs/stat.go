@@ -34,7 +34,7 @@ func (d *daemon) report() *report {
 		Full:    newFullReport(s.dev.Full(), held),
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch, PCI: facts.PCI},
 		Device: deviceReport{i.Name, i.Model, i.Serial, i.Firmware, i.NSID, int64(i.Size()), int64(i.BlockSize), int64(i.MaxTransfer),
-			i.Queues, i.Depth, i.VolatileCache, s.mediumPath(), ""},
+			i.Queues, i.Depth, i.VolatileCache, s.hostBuffer(), s.mediumPath(), ""},
 		Volume: volumeReport{v.DataRead, v.DataWritten, v.CopiedRead, v.CopiedWritten, v.MetadataRead, v.MetadataWritten, v.JournalWritten, v.Commits, v.Cached},
 		FUSE:   fuseReport{Reads: f.Reads, ReadBytes: f.ReadBytes, Writes: f.Writes, WrittenBytes: f.WrittenBytes, Nodes: f.Nodes},
 	}
@@ -193,8 +193,12 @@ func (r *report) print(out io.Writer) error {
 	if r.Full != nil {
 		fmt.Fprintf(out, "full        %v\n", r.Full)
 	}
-	fmt.Fprintf(out, "queues      %d pairs, %d commands in flight on each, %s a command; %s pinned\n",
+	fmt.Fprintf(out, "queues      %d pairs, %d commands in flight on each, %s a command; %s pinned",
 		i.Queues, i.Depth, units.Bytes(i.MaxTransfer), units.Bytes(r.Pinned))
+	if r.Device.HostBuffer > 0 {
+		fmt.Fprintf(out, ", and %s for the drive's own tables", units.Bytes(r.Device.HostBuffer))
+	}
+	fmt.Fprintln(out)
 	fmt.Fprintf(out, "daemon      pid %d, version %s, mounted %s ago", r.PID, r.Version, time.Since(r.Mounted).Round(time.Second))
 	if r.Log != "" {
 		fmt.Fprintf(out, ", log %s", r.Log)

@@ -121,7 +121,7 @@ func TestGPURuntimeRefused(t *testing.T) {
 // the GPU is not given up.
 func TestLanesOfBothKinds(t *testing.T) {
 	for name, options := range map[string]string{"default": "gpu_error=host", "host memory": "lanes=gpu:2+cpu:2,memory-mode=0", "bridge": "lanes=gpu:1+cpu:1,doorbell=bridge",
-		"device memory": "lanes=gpu:1+cpu:1,memory-mode=11"} {
+		"device memory": "memory-mode=11"} {
 		t.Run(name, func(t *testing.T) {
 			fail := filepath.Join(t.TempDir(), "fail")
 			standIn(t, "LANEFS_SHIM_FAIL", fail)

@@ -23,6 +23,9 @@ type Config struct {
 	Log       *slog.Logger          // nil: discard
 	OnEvent   func(nvme.AsyncEvent) // called for each asynchronous event, after it was logged
 
+	// HostBuffer is how many bytes of the host's memory the controller may have for itself, if it asks for it (Base §8.9); 0 is none.
+	HostBuffer int64
+
 	// Spare opens a runtime for the lanes when Runtime has failed: a lane's kernel hangs, does not start, or the device is
 	// lost. It is closed with the controller. nil: the controller goes out of service instead.
 	Spare func() (gpu.Runtime, error)
@@ -52,8 +55,9 @@ type Controller struct {
 	ident      *nvme.IdentifyController
 	nvm        *nvme.NVMController
 	namespaces []*Namespace
-	power      power // its counts when the controller was opened
-	queues     int   // I/O queue pairs that the controller granted
+	hostBuffer *hostBuffer // nil if the controller has none; set by Open
+	power      power       // its counts when the controller was opened
+	queues     int         // I/O queue pairs that the controller granted
 
 	mu       sync.Mutex
 	qids     []uint16      // protected by mu: I/O queue identifiers not in use
@@ -75,6 +79,8 @@ type Controller struct {
 	shiftHigh map[uint32]uint8 // the same for larger NSIDs
 
 	copies copyengine.Pool // of mirrors
+
+	hasHostBuffer atomic.Bool // the controller uses it
 
 	kept atomic.Pointer[[]kept] // by address; nil for none
 	lent atomic.Pointer[[]lent]
@@ -120,7 +126,7 @@ func Open(cfg Config) (*Controller, error) {
 	if err := c.open(); err != nil {
 		if c.aq != nil {
 			c.disable() // so that it does not write to memory that is freed
-			err = errors.Join(err, c.aq.d.Close())
+			err = errors.Join(err, c.aq.d.Close(), c.closeHostBuffer())
 		}
 		return nil, fmt.Errorf("nvme controller %s: %w", c.t.Name(), err)
 	}
@@ -148,6 +154,7 @@ func (c *Controller) open() error {
 	if err := c.identify(); err != nil {
 		return err
 	}
+	c.openHostBuffer()
 	if c.queues, err = c.start(); err != nil {
 		return err
 	}
@@ -160,7 +167,7 @@ func (c *Controller) open() error {
 	return nil
 }
 
-// start follows every enable: it asks for I/O queues, for retry delays, and arms asynchronous events.
+// start follows every enable: it asks for I/O queues and for retry delays, gives the controller memory, and arms asynchronous events.
 func (c *Controller) start() (queues int, err error) {
 	n, err := c.negotiateQueues(c.cfg.Queues)
 	if err != nil {
@@ -170,6 +177,9 @@ func (c *Controller) start() (queues int, err error) {
 		return 0, err
 	}
 	if err := c.enableRetryDelays(); err != nil {
+		return 0, err
+	}
+	if err := c.giveHostBuffer(); err != nil {
 		return 0, err
 	}
 	c.admin.Lock()
@@ -348,7 +358,7 @@ func (c *Controller) Close() error {
 		c.admin.Lock()
 		defer c.admin.Unlock()
 		c.aq.broken = gone
-		errs = append(errs, c.aq.d.Close())
+		errs = append(errs, c.aq.d.Close(), c.closeHostBuffer())
 		switch {
 		case c.unmapHangs.Load(): // memory of the spare may be mapped yet
 		case c.failover.Load() != nil:

@@ -16,6 +16,7 @@ const (
 	FIDIntVector     FID = 0x09
 	FIDWriteAtomic   FID = 0x0a
 	FIDAsyncEvent    FID = 0x0b
+	FIDHostBuffer    FID = 0x0d
 	FIDTimestamp     FID = 0x0e
 	FIDHostBehavior  FID = 0x16
 	FIDCmdSetProfile FID = 0x19

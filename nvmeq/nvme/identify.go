@@ -73,6 +73,10 @@ type IdentifyController struct {
 	ELPE     uint8 // entries of the error log, less one
 	WCTEMP   uint16
 	CCTEMP   uint16
+	HMPRE    uint32   // host memory that the controller would like to have, in units of 4 KiB; 0: it uses none
+	HMMIN    uint32   // the least that is of use to it
+	HMMINDS  uint32   // the least size of one piece, in units of 4 KiB; 0 is any
+	HMMAXD   uint16   // the most pieces; 0 is any number
 	TNVMCAP  *big.Int // bytes
 	UNVMCAP  *big.Int
 	SQES     QES
@@ -133,6 +137,13 @@ func (c *IdentifyController) MaxTransfer(mpsmin int64) int64 {
 	return mpsmin << c.MDTS
 }
 
+// HostBuffer is how much memory of the host the controller would like to have for itself, and the least that is of use to it, in bytes (Base §8.9).
+// Both are 0 if it uses none.
+func (c *IdentifyController) HostBuffer() (want, least int64) {
+	const unit = 4096
+	return int64(c.HMPRE) * unit, int64(min(c.HMMIN, c.HMPRE)) * unit
+}
+
 // RetryDelay is how long a status with this CRD asks the host to wait before it tries again; 0 is not at all.
 func (c *IdentifyController) RetryDelay(crd int) time.Duration {
 	if crd < 1 || crd > len(c.CRDT) {
@@ -156,6 +167,7 @@ func DecodeIdentifyController(b []byte) (*IdentifyController, error) {
 		CRDT: [3]uint16{le.Uint16(b[128:]), le.Uint16(b[130:]), le.Uint16(b[132:])},
 		OACS: OACS(le.Uint16(b[256:])), ACL: b[258], AERL: b[259], FRMW: b[260], LPA: b[261], ELPE: b[262],
 		WCTEMP: le.Uint16(b[266:]), CCTEMP: le.Uint16(b[268:]),
+		HMPRE: le.Uint32(b[272:]), HMMIN: le.Uint32(b[276:]), HMMINDS: le.Uint32(b[336:]), HMMAXD: le.Uint16(b[340:]),
 		TNVMCAP: uint128(b[280:296]), UNVMCAP: uint128(b[296:312]),
 		SQES: QES(b[512]), CQES: QES(b[513]), MAXCMD: le.Uint16(b[514:]), NN: le.Uint32(b[516:]),
 		ONCS: ONCS(le.Uint16(b[520:])), FUSES: le.Uint16(b[522:]), FNA: b[524], VWC: VWC(b[525]),

@@ -12,6 +12,7 @@ const (
 	featVector        = 0x09
 	featAtomicity     = 0x0a
 	featAsyncEvents   = 0x0b
+	featHostBuffer    = 0x0d
 )
 
 const (
@@ -58,12 +59,14 @@ func (c *Controller) featureCapabilities(fid uint32) (uint32, bool) {
 		return featChangeable | featPerNS, true
 	case featWriteCache:
 		return featChangeable, !c.opt.NoWriteCache
+	case featHostBuffer:
+		return featChangeable, c.opt.HostBuffer > 0
 	}
 	return 0, false
 }
 
 // getFeatures is Get Features ([BASE] 5.15).
-func (c *Controller) getFeatures(_ *subQueue, cmd *command) (Status, uint32) {
+func (c *Controller) getFeatures(q *subQueue, cmd *command) (Status, uint32) {
 	fid, sel := cmd.cdw10&0xff, cmd.cdw10>>8&7
 	caps, ok := c.featureCapabilities(fid)
 	if !ok || sel > 3 {
@@ -113,6 +116,8 @@ func (c *Controller) getFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 		return success, iv | f.vectors[iv]
 	case featAtomicity:
 		return success, f.atomicity
+	case featHostBuffer:
+		return c.getHostBuffer(q, cmd, sel != 0)
 	default: // featAsyncEvents
 		return success, f.asyncEvents
 	}
@@ -169,6 +174,8 @@ func (c *Controller) setFeatures(_ *subQueue, cmd *command) (Status, uint32) {
 		f.vectors[iv] = v & (1 << 16)
 	case featAtomicity:
 		f.atomicity = v & 1
+	case featHostBuffer:
+		return c.setHostBuffer(cmd), 0
 	case featAsyncEvents:
 		f.asyncEvents = v
 		c.checkTemperature()

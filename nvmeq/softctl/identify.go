@@ -118,17 +118,19 @@ func (c *Controller) identifyController(b []byte) {
 	b[77] = c.opt.mdts()
 	le.PutUint16(b[78:], controllerID)
 	le.PutUint32(b[80:], uint32(c.opt.Version))
-	le.PutUint32(b[84:], 1_000_000)  // RTD3R, µs
-	le.PutUint32(b[88:], 60_000_000) // RTD3E: a shutdown flushes
-	b[111] = 1                       // CNTRLTYPE: I/O controller
-	b[258] = 3                       // ACL: 4 aborts
-	b[259] = asyncEventLimit - 1     // AERL
-	b[260] = 1<<1 | 1                // FRMW: one slot, read only
-	b[261] = 1<<2 | 1<<1             // LPA: long logs with offsets; effects log
-	b[262] = errorEntries - 1        // ELPE
-	b[263] = 0                       // NPSS: one power state
-	le.PutUint16(b[266:], 343)       // WCTEMP, K
-	le.PutUint16(b[268:], 353)       // CCTEMP
+	le.PutUint32(b[84:], 1_000_000)                           // RTD3R, µs
+	le.PutUint32(b[88:], 60_000_000)                          // RTD3E: a shutdown flushes
+	b[111] = 1                                                // CNTRLTYPE: I/O controller
+	b[258] = 3                                                // ACL: 4 aborts
+	b[259] = asyncEventLimit - 1                              // AERL
+	b[260] = 1<<1 | 1                                         // FRMW: one slot, read only
+	b[261] = 1<<2 | 1<<1                                      // LPA: long logs with offsets; effects log
+	b[262] = errorEntries - 1                                 // ELPE
+	b[263] = 0                                                // NPSS: one power state
+	le.PutUint16(b[266:], 343)                                // WCTEMP, K
+	le.PutUint16(b[268:], 353)                                // CCTEMP
+	le.PutUint32(b[272:], uint32(c.opt.HostBuffer/4096))      // HMPRE
+	le.PutUint32(b[276:], uint32(c.opt.HostBufferLeast/4096)) // HMMIN
 	b[512] = sqes<<4 | sqes
 	b[513] = cqes<<4 | cqes
 	le.PutUint16(b[514:], uint16(min(c.opt.Depth, 65535))) // MAXCMD

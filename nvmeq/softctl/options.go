@@ -48,6 +48,9 @@ type Options struct {
 	Firmware string // at most 8
 	Version  Version
 
+	HostBuffer      int64 // bytes of the host's memory that the controller would like to have for itself. 0 is none
+	HostBufferLeast int64 // the least that is of use to it
+
 	ReadyDelay    time.Duration // from CC.EN to CSTS.RDY
 	ShutdownDelay time.Duration // from CC.SHN to CSTS.SHST complete, besides the flush
 
@@ -91,6 +94,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%d I/O queues: want 1 to 65534", o.Queues)
 	case o.Depth < 2 || o.Depth > 65536:
 		return o, fmt.Errorf("queue depth %d: want 2 to 65536", o.Depth)
+	case o.HostBuffer < 0 || o.HostBuffer%4096 != 0 || o.HostBufferLeast < 0 || o.HostBufferLeast%4096 != 0 || o.HostBufferLeast > o.HostBuffer:
+		return o, fmt.Errorf("host memory buffer of %d bytes, %d at least: want multiples of 4096, and no more at least than at best", o.HostBuffer, o.HostBufferLeast)
 	case o.Threads < 0:
 		return o, fmt.Errorf("%d threads: want 0 or more", o.Threads)
 	case o.Stride < 0 || o.Stride > 15:

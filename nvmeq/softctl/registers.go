@@ -142,6 +142,7 @@ func (c *Controller) resetLocked(all bool) {
 	c.aers = nil
 	c.events.reset()
 	c.features = defaultFeatures(c)
+	c.hostBuffer.reset()
 	c.cached.Store(!c.opt.NoWriteCache)
 }
 

@@ -57,6 +57,8 @@ type Controller struct {
 	cq       []*compQueue
 	aers     []uint16 // CIDs of outstanding Asynchronous Event Requests
 	features features
+
+	hostBuffer hostBuffer
 }
 
 var (
@@ -156,6 +158,7 @@ func (c *Controller) Unmap(a nvme.IOVA) error {
 	if err != nil {
 		return err
 	}
+	c.hostBuffer.check(c.dma)
 	c.quiesce(r)
 	if s, ok := c.opt.Mover.(interface{ Stuck() error }); ok && r.host == nil {
 		return s.Stuck()
