@@ -209,7 +209,7 @@ func daemons() (pids []string) {
 
 // The function is reset through sysfs while the daemon uses it. The daemon enables the controller again and repeats commands.
 func TestResetWhileBusy(t *testing.T) {
-	skipOthers(t, 1) // a Flush waits for its 30 s
+	skipOthers(t, 1)
 	dev := disk(t, nvme0)
 	mkfs(t, dev)
 	t.Run("lanefs", func(t *testing.T) {

@@ -71,6 +71,7 @@ type Controller struct {
 
 	resetMu   sync.Mutex    // held while the controller is reset
 	resets    int           // protected by resetMu: in a row, without a completed command between them
+	resetAt   time.Time     // protected by resetMu: the end of the last one
 	gen       atomic.Uint32 // resets so far
 	resetting atomic.Bool   // a reset is under way or about to be
 	failure   atomic.Pointer[error]
@@ -317,7 +318,8 @@ func (c *Controller) fail(err error) {
 	}
 }
 
-// checkStatus resets the controller if CSTS reports a fatal error, or the admin queue is out of service.
+// checkStatus resets the controller if CSTS reports a fatal error, if others have disabled it (a reset of the function through sysfs) or its power was off for a while (a suspend of
+// the machine), or if the admin queue is out of service. It has lost its queues then, so commands would wait for their deadlines.
 func (c *Controller) checkStatus() {
 	if c.Err() != nil {
 		return
@@ -328,6 +330,8 @@ func (c *Controller) checkStatus() {
 	switch {
 	case csts.Gone() || csts.CFS():
 		c.Recover(gen, fmt.Errorf("%v", csts))
+	case !csts.RDY():
+		c.disabledByOthers(gen, csts)
 	case broken != nil:
 		c.Recover(gen, broken)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -107,6 +108,20 @@ func (c *Controller) Recover(gen uint32, why error) {
 	c.recoverLocked(gen, why)
 }
 
+// steady is how long a controller works after a reset before what others do to it says nothing of that reset.
+const steady = 10 * time.Second
+
+// disabledByOthers is Recover for a controller whose CSTS says that it is not ready. That reset is not one in a row, unless the controller was ready for a
+// short time only: a mount to which no request comes may see many suspends of the machine.
+func (c *Controller) disabledByOthers(gen uint32, csts nvme.CSTS) {
+	c.resetMu.Lock()
+	defer c.resetMu.Unlock()
+	if time.Since(c.resetAt) > steady {
+		c.resets = 0
+	}
+	c.recoverLocked(gen, fmt.Errorf("the controller is not enabled any more (%v): others have reset it, or its power was off", csts))
+}
+
 func (c *Controller) recoverLocked(gen uint32, why error) {
 	if c.gen.Load() != gen || c.Err() != nil {
 		return
@@ -146,6 +161,7 @@ func (c *Controller) recoverLocked(gen uint32, why error) {
 			c.t.Reset()
 		}
 	}
+	c.resetAt = time.Now()
 	failure := c.Err()
 	for _, q := range queues {
 		q.Resume(failure)

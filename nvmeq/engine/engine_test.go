@@ -327,3 +327,34 @@ func TestStress(t *testing.T) {
 		})
 	}
 }
+
+// TestDisabledByOthers: a controller that others have reset is enabled again, idle or not, long before its commands' deadlines.
+func TestDisabledByOthers(t *testing.T) {
+	for _, threads := range []int{0, 2} {
+		r := testrig.New(t, softctl.Options{Threads: threads}, engine.Config{Lanes: 2, Timeout: time.Hour})
+		c := r.Chunk(t, 8192)
+		fill.Fill(c.Bytes(), 3)
+		require.NoError(t, c.Push(0, 4096))
+		require.NoError(t, r.Engine.Do(0, []engine.Command{r.RW(nvme.IOWrite, 8, c, 0, 4096)}))
+		require.NoError(t, r.Soft.Reset())
+		until(t, "it is enabled again", func() bool { return r.Controller.Generation() == 1 })
+		require.NoError(t, r.Soft.Reset())
+		done := make(chan error, 1)
+		go func() { done <- r.Engine.Do(1, []engine.Command{r.RW(nvme.IORead, 8, c, 4096, 4096)}) }()
+		until(t, "the command ends", func() bool { return len(done) > 0 })
+		require.NoError(t, <-done)
+		require.NoError(t, c.Pull(0, 8192))
+		require.True(t, bytes.Equal(c.Bytes()[:4096], c.Bytes()[4096:]))
+		require.NoError(t, r.Controller.NotDurable())
+	}
+}
+
+// TestDisabledAgainAndAgain: a controller that does not stay enabled is given up in the end.
+func TestDisabledAgainAndAgain(t *testing.T) {
+	r := testrig.New(t, softctl.Options{}, engine.Config{Lanes: 1})
+	until(t, "it is given up", func() bool {
+		require.NoError(t, r.Soft.Reset())
+		return r.Controller.Err() != nil
+	})
+	require.ErrorContains(t, r.Controller.Err(), "3 resets did not help: the controller is not enabled any more")
+}
