@@ -30,7 +30,7 @@ type Keeper interface {
 	// PCI Express are posted, so that it completes its command whether they arrive or not (PCIe §2.4.1). It may be a system call.
 	Revoked() error
 	// Arrived makes what other devices have written visible to the memory's own kernels, and to the CPU where it has a view. So it does with
-	// what the CPU has written by that view.
+	// what the CPU has written by that view, for kernels and for other devices.
 	Arrived() error
 }
 

@@ -64,7 +64,7 @@ func TestLadder(t *testing.T) {
 	}{
 		{"CPU, image", cpu, false, mountConfig{Device: "/image"}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{0}},
 		{"CPU, drive", cpu, false, mountConfig{Device: nowhere}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{0}},
-		{"CPU, drive, a BAR", cpu, true, mountConfig{Device: nowhere}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{11, 1, 0}},
+		{"CPU, drive, a BAR", cpu, true, mountConfig{Device: nowhere}, []engine.DoorbellRoute{auto}, []controller.MemoryMode{10, 0}},
 		{"GPU, image", device, false, mountConfig{Device: "/image"}, []engine.DoorbellRoute{bar, bridge}, []controller.MemoryMode{0}},
 		{"GPU, drive", device, false, mountConfig{Device: nowhere}, []engine.DoorbellRoute{bar, direct, bridge}, []controller.MemoryMode{1, 0}},
 		{"asked for", device, false, mountConfig{Device: nowhere, Config: mountopt.Config{MemoryMode: ptr(controller.MemoryMode(8)), Doorbell: bar}},

@@ -14,9 +14,9 @@ func (c *drive) ladder(cfg *mountConfig) engine.Candidates {
 	case cfg.MemoryMode != nil:
 		l.Modes[0] = *cfg.MemoryMode
 	case c.bar != nil:
-		// A drive reaches device memory by itself: everything in it, or the submission queues. The data or the completions alone would
-		// not be ordered (MemoryMode.Ordered).
-		l.Modes = []controller.MemoryMode{controller.ModeSQ | controller.ModeCQ | controller.ModeData, controller.ModeSQ, 0}
+		// A drive reaches device memory by itself. Completions and data are in it together, or not: one of them alone would cost a look at a register for each batch of reads
+		// (MemoryMode.Ordered). Submission queues are not: what the CPU stores there may be on its way to the one function when the other hears its doorbell.
+		l.Modes = []controller.MemoryMode{controller.ModeCQ | controller.ModeData, 0}
 	case gpu && drive:
 		// A GPU's lanes write commands to the GPU's memory without PCIe traffic. Data stays in host memory: programs on the CPU would
 		// read it from device memory slowly, over PCIe, and lanes that leave a GPU that fails leave its memory too. So completions stay

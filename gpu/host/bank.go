@@ -6,10 +6,13 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/fault"
 	"github.com/lanefs/lanefs/gpu/internal/span"
 )
 
@@ -26,6 +29,7 @@ type Bank struct {
 // bank is a Bank and what of it is taken. Pieces are pages; the first gap that is large enough is used.
 type bank struct {
 	Bank
+	seen  atomic.Uint32 // what Arrived has loaded, so that the load stays
 	mu    sync.Mutex
 	taken []piece // protected by mu: ascending, apart
 }
@@ -51,8 +55,14 @@ func (b *bank) Revoked() error {
 	return b.Check()
 }
 
-// Arrived implements gpu.Keeper: the CPU's loads from a BAR follow, on the same way, what was written there before.
-func (b *bank) Arrived() error { return nil }
+// Arrived implements gpu.Keeper: a load from the BAR. It follows, on the same way, what the CPU has stored there and what devices have written (PCI Express
+// Base 6.0 §2.4.1, entries B2a and D2a).
+func (b *bank) Arrived() error {
+	if fault.Guard(func() { b.seen.Store(atomic.LoadUint32((*uint32)(unsafe.Pointer(&b.Bytes[0])))) }) != nil {
+		return fmt.Errorf("host runtime: %s: its memory is not there any more", b.Name)
+	}
+	return nil
+}
 
 // take gives n bytes, a multiple of the page size, at a multiple of align.
 func (b *bank) take(n, align int64) (int64, error) {

@@ -14,6 +14,7 @@ import (
 type kept struct {
 	first, end nvme.IOVA
 	reach      gpu.Reach
+	host       bool // the CPU has a view of it
 }
 
 // keep notes the reach of memory that is mapped for the controller. Where the software controller has the memory's own copy engine move the
@@ -27,7 +28,7 @@ func (c *Controller) keep(d *DMA) {
 	}
 	c.changeKept(func(all []kept) []kept {
 		i, _ := slices.BinarySearchFunc(all, d.IOVA, func(x kept, at nvme.IOVA) int { return cmp.Compare(x.first, at) })
-		return slices.Insert(all, i, kept{d.IOVA, d.IOVA + nvme.IOVA(d.Size), r})
+		return slices.Insert(all, i, kept{d.IOVA, d.IOVA + nvme.IOVA(d.Size), r, d.Host != nil})
 	})
 }
 
@@ -58,9 +59,16 @@ func (c *Controller) Kept() bool {
 
 // KeptAt is the reach of such memory at an address of the controller's; false if nothing is to be done there.
 func (c *Controller) KeptAt(at nvme.IOVA) (gpu.Reach, bool) {
+	if x := c.keptAt(at); x != nil {
+		return x.reach, true
+	}
+	return gpu.Reach{}, false
+}
+
+func (c *Controller) keptAt(at nvme.IOVA) *kept {
 	p := c.kept.Load()
 	if p == nil {
-		return gpu.Reach{}, false
+		return nil
 	}
 	// The last that begins at or before the address.
 	i, found := slices.BinarySearchFunc(*p, at, func(x kept, at nvme.IOVA) int { return cmp.Compare(x.first, at) })
@@ -68,9 +76,18 @@ func (c *Controller) KeptAt(at nvme.IOVA) (gpu.Reach, bool) {
 		i--
 	}
 	if i < 0 || at >= (*p)[i].end {
-		return gpu.Reach{}, false
+		return nil
 	}
-	return (*p)[i].reach, true
+	return &(*p)[i]
+}
+
+// StoredBy is who is to be told, before the controller reads the memory at an address of its own, that the CPU may have stored there: nil for nobody. Such stores go to a function's BAR, and a
+// command's doorbell to another's, so nothing orders them.
+func (c *Controller) StoredBy(at nvme.IOVA) gpu.Keeper {
+	if x := c.keptAt(at); c.stepper == nil && x != nil && x.host {
+		return x.reach.Keeper
+	}
+	return nil
 }
 
 // Land follows a completion that may have been seen before its command's data has arrived, since they went apart (gpu.Reach.Apart). It reads a register: what a function

@@ -38,6 +38,9 @@ func (e *Engine) doHere(lane int, cmds []Command) error {
 	if err := e.prepare(cmds); err != nil {
 		return err
 	}
+	if err := e.settle(cmds); err != nil {
+		return err
+	}
 	e.beforeThreads()
 	kind := e.kind(cmds)
 	weight := kind + weigh(cmds)
@@ -77,6 +80,9 @@ func (e *Engine) spreadHere(cmds []Command) error {
 		return e.doHere(AnyLane, cmds)
 	}
 	if err := e.prepare(cmds); err != nil {
+		return err
+	}
+	if err := e.settle(cmds); err != nil {
 		return err
 	}
 	e.beforeThreads()

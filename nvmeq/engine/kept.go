@@ -2,10 +2,35 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
+
+// settle precedes commands: what the CPU has stored where they read has arrived there (controller.StoredBy). A command whose data has not fails, and with it the call.
+func (e *Engine) settle(cmds []Command) error {
+	if !e.c.Kept() {
+		return nil
+	}
+	var told []gpu.Keeper // one as a rule
+	for i := range cmds {
+		c := &cmds[i]
+		if c.Len == 0 || c.Op == nvme.IORead {
+			continue
+		}
+		k := e.c.StoredBy(c.Data)
+		if k == nil || slices.Contains(told, k) {
+			continue
+		}
+		if err := k.Arrived(); err != nil {
+			c.Err = fmt.Errorf("nvme: %s: its data has not arrived: %w", c, err)
+			return c.Err
+		}
+		told = append(told, k)
+	}
+	return nil
+}
 
 // checkMemory follows commands that have ended: what they wrote has arrived, though their completions went elsewhere (controller.Land); in memory with a keeper
 // it becomes visible; and those fail whose memory was taken away meanwhile. Whose the memory is does not matter, nor who allocated it.

@@ -75,12 +75,12 @@ func TestMemoryTakenAway(t *testing.T) {
 
 // terms is a keeper that counts.
 type terms struct {
-	err     error
-	arrived int
+	err, lost error // of Revoked, of Arrived
+	arrived   int
 }
 
 func (k *terms) Revoked() error { return k.err }
-func (k *terms) Arrived() error { k.arrived++; return nil }
+func (k *terms) Arrived() error { k.arrived++; return k.lost }
 
 // lent is memory on terms.
 type lent struct {

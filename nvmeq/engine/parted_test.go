@@ -95,6 +95,61 @@ func (w *slowWay) Write32(off int64, v uint32) {
 	w.soft.Step(0)
 }
 
+// parted is such a drive, with a lane on a device and one on the CPU.
+type parted struct {
+	dev     *detached.Runtime
+	way     *slowWay
+	c       *controller.Controller
+	e       *engine.Engine
+	closing func(c interface{ Close() error }, err error) // closes it when the test ends, the last first
+}
+
+func newParted(t *testing.T, mode controller.MemoryMode) *parted {
+	t.Helper()
+	cpu := openHost(t)
+	p := &parted{}
+	var closers []interface{ Close() error }
+	t.Cleanup(func() {
+		for _, c := range closers {
+			require.NoError(t, c.Close())
+		}
+	})
+	p.closing = func(c interface{ Close() error }, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		closers = append([]interface{ Close() error }{c}, closers...)
+	}
+	dev, err := detached.New(true)
+	p.closing(dev, err)
+	p.dev = dev
+	soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Threads: 1, Log: slog.New(slog.DiscardHandler)})
+	p.closing(soft, err)
+	place, err := mode.Placement()
+	require.NoError(t, err)
+	p.way = &slowWay{Transport: soft, soft: soft, rt: cpu, way: map[nvme.IOVA]onWay{}}
+	p.c, err = controller.Open(controller.Config{Runtime: dev, Transport: p.way, Placement: place, Log: slog.New(slog.DiscardHandler)})
+	p.closing(p.c, err)
+	require.False(t, p.c.Simulated())
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() { // its threads sleep
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(100 * time.Microsecond):
+				soft.Step(1)
+				soft.Step(2)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(end); <-ended })
+	p.e, err = engine.New(p.c, engine.Config{Lanes: 1, CPULanes: 1, CPU: cpu, LateAfter: time.Minute})
+	p.closing(p.e, err)
+	require.Equal(t, 1, p.e.CPULanes())
+	return p
+}
+
 // TestDataGoesAnotherWay: a drive's data that goes to other memory than its completions has arrived when a command ends, whatever lanes carried it out and whoever's the
 // memory is; and where both go one way no register is read for it.
 func TestDataGoesAnotherWay(t *testing.T) {
@@ -116,45 +171,8 @@ func TestDataGoesAnotherWay(t *testing.T) {
 		{name: "a program's memory on the GPU, completions too", mode: controller.ModeSQ | controller.ModeCQ, borrowed: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cpu := openHost(t)
-			var closers []interface{ Close() error }
-			t.Cleanup(func() {
-				for _, c := range closers {
-					require.NoError(t, c.Close())
-				}
-			})
-			closing := func(c interface{ Close() error }, err error) {
-				require.NoError(t, err)
-				closers = append([]interface{ Close() error }{c}, closers...)
-			}
-			dev, err := detached.New(true)
-			closing(dev, err)
-			soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Threads: 1, Log: slog.New(slog.DiscardHandler)})
-			closing(soft, err)
-			place, err := tc.mode.Placement()
-			require.NoError(t, err)
-			way := &slowWay{Transport: soft, soft: soft, rt: cpu, way: map[nvme.IOVA]onWay{}}
-			c, err := controller.Open(controller.Config{Runtime: dev, Transport: way, Placement: place, Log: slog.New(slog.DiscardHandler)})
-			closing(c, err)
-			require.False(t, c.Simulated())
-			end, ended := make(chan struct{}), make(chan struct{})
-			go func() { // its threads sleep
-				defer close(ended)
-				for {
-					select {
-					case <-end:
-						return
-					case <-time.After(100 * time.Microsecond):
-						soft.Step(1)
-						soft.Step(2)
-					}
-				}
-			}()
-			t.Cleanup(func() { close(end); <-ended })
-			e, err := engine.New(c, engine.Config{Lanes: 1, CPULanes: 1, CPU: cpu, LateAfter: time.Minute})
-			closing(e, err)
-			require.Equal(t, 1, e.CPULanes())
-
+			p := newParted(t, tc.mode)
+			way, c, e, closing := p.way, p.c, p.e, p.closing
 			source, err := c.AllocData(size)
 			closing(source, err)
 			fill.Fill(source.Bytes(), 7)
@@ -169,7 +187,7 @@ func TestDataGoesAnotherWay(t *testing.T) {
 			way.parts.Store(tc.parted)
 			var target *controller.Chunk
 			if tc.borrowed {
-				m, err := dev.Alloc(gpu.DeviceFine, size)
+				m, err := p.dev.Alloc(gpu.DeviceFine, size)
 				closing(m, err)
 				target, err = c.Borrow(m)
 				closing(target, err)
@@ -195,5 +213,36 @@ func TestDataGoesAnotherWay(t *testing.T) {
 			require.ErrorContains(t, e.Do(lane, rw(nvme.IORead, target)), "the device is gone")
 			way.gone.Store(false)
 		})
+	}
+}
+
+// TestStoredByCPU: before a drive reads memory that the CPU writes by way of a BAR, its keeper is asked, once for a batch; where it is not there any more the command is not sent.
+func TestStoredByCPU(t *testing.T) {
+	const size = 8192
+	p := newParted(t, 0)
+	m, err := p.dev.Alloc(gpu.DeviceFine, size)
+	p.closing(m, err)
+	k := &terms{}
+	borrowed, err := p.c.Borrow(lent{m, k})
+	p.closing(borrowed, err)
+	own, err := p.c.AllocData(size)
+	p.closing(own, err)
+	cmds := func(op nvme.Opcode) []engine.Command {
+		var all []engine.Command
+		for i, at := range []nvme.IOVA{own.IOVA(), borrowed.IOVA(), borrowed.IOVA() + 4096} {
+			all = append(all, engine.Command{Op: op, NSID: 1, SLBA: uint64(8 * i), NLB: 8, Data: at, Len: 4096})
+		}
+		return all
+	}
+	for lane, do := range []func([]engine.Command) error{func(c []engine.Command) error { return p.e.Do(0, c) }, func(c []engine.Command) error { return p.e.Do(1, c) }, p.e.Spread} {
+		before := k.arrived
+		require.NoError(t, do(cmds(nvme.IOWrite)))
+		require.Equal(t, before+1, k.arrived, "lane %d", lane)
+	}
+	k.lost = errors.New("the memory is gone")
+	sent := p.way.soft.Counters()
+	require.ErrorContains(t, p.e.Do(0, cmds(nvme.IOWrite)), "its data has not arrived: the memory is gone")
+	for i, q := range p.way.soft.Counters() {
+		require.Equal(t, sent[i].ByOpcode[uint8(nvme.IOWrite)], q.ByOpcode[uint8(nvme.IOWrite)])
 	}
 }
