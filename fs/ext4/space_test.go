@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -228,6 +230,60 @@ func TestPreallocatedOnFullVolume(t *testing.T) {
 	root.Put()
 	done()
 	disktest.Fsck(t, img)
+}
+
+// TestPreallocatedWithoutNodes: what was preallocated can be written when there is no block left for nodes either. The rest of an extent becomes zeroes then, as the kernel's ext4 does it, but for what lies past the end of the file.
+func TestPreallocatedWithoutNodes(t *testing.T) {
+	const files, blocks = 800, 24
+	img := disktest.Make(t, "32M", "-b", "1024", "-m", "0", "-N", "2000")
+	v, done := open(t, img, ext4.Options{})
+	root, err := v.Root()
+	require.NoError(t, err)
+	var all []*ext4.Inode
+	for k := range files {
+		f := create(t, root, fmt.Sprint(k))
+		require.NoError(t, f.Fallocate(0, 0, (blocks-4)<<10))
+		require.NoError(t, f.Fallocate(ext4.FallocKeepSize, 0, blocks<<10)) // four blocks past the end
+		all = append(all, f)
+	}
+	rest := create(t, root, "rest")
+	for size := 1 << 20; size >= 1<<10; size >>= 1 {
+		for err = nil; err == nil; {
+			_, err = rest.Write(rest.Attr().Size, make([]byte, size), ext4.UseReserved)
+		}
+		require.ErrorIs(t, err, ext4.ErrNoSpace)
+	}
+	require.NoError(t, v.Sync())
+
+	// Each of these splits, but the last block of one write and the first of the next may join. The last extends the file.
+	writes := []struct{ off, n int }{{5<<10 - 100, 200}, {8 << 10, 1 << 10}, {11 << 10, 2 << 10}, {(blocks - 6) << 10, 1 << 10}, {(blocks-3)<<10 + 10, 20}}
+	want := make([]byte, (blocks-3)<<10+30)
+	for _, f := range all {
+		for k, w := range writes {
+			data := bytes.Repeat([]byte{byte('a' + k)}, w.n)
+			n, err := f.Write(int64(w.off), data)
+			require.NoError(t, err, "%d bytes at %d", w.n, w.off)
+			require.Equal(t, w.n, n)
+			copy(want[w.off:], data)
+		}
+	}
+	require.NoError(t, v.Sync())
+	require.Zero(t, v.Statfs().BlocksFree, "the test needs that nothing is left for nodes")
+	for _, f := range all {
+		requireContent(t, f, want)
+		f.Put()
+	}
+	rest.Put()
+	root.Put()
+	done()
+	disktest.Fsck(t, img)
+	disktest.Mount(t, img, "ro", func(dir string) {
+		for k := range files {
+			b, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(k)))
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, b), "file %d", k)
+		}
+	})
 }
 
 func with(may []ext4.May) (w []ext4.With) {

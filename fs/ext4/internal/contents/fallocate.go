@@ -222,12 +222,20 @@ func zeroBlocks(i *volume.Inode, l, end uint32) error {
 		if x.Hole() || x.Unwritten {
 			return nil
 		}
-		n := blockdev.Bytes(x.Len) << i.FS.BlockBits
-		if !i.FS.Dev.Info().WriteZeroes {
-			i.FS.Counters.DataWritten.Add(int64(n)) // else no byte goes to the device
-		}
-		return i.FS.Dev.WriteZeroes(blockdev.Bytes(x.Pblk)<<i.FS.BlockBits, n)
+		return zeroExtent(i, x)
 	})
+}
+
+// zeroExtent writes zeroes to the blocks of x, of which there may be none.
+func zeroExtent(i *volume.Inode, x extent.Extent) error {
+	if x.Len == 0 {
+		return nil
+	}
+	n := blockdev.Bytes(x.Len) << i.FS.BlockBits
+	if !i.FS.Dev.Info().WriteZeroes {
+		i.FS.Counters.DataWritten.Add(int64(n)) // else no byte goes to the device
+	}
+	return i.FS.Dev.WriteZeroes(blockdev.Bytes(x.Pblk)<<i.FS.BlockBits, n)
 }
 
 // atMostExtents shortens n blocks from l to what k extents cover.

@@ -287,9 +287,12 @@ func writeSome(i *volume.Inode, o *volume.Op, s *stage, l uint32) (next uint32, 
 	// There may be no room for all runs, or for the nodes that they need in the tree, but for one; or for none, but blocks in their place before it,
 	// which the attempts have written, and which count.
 	for _, most := range [...]int{MaxExtentsPerHandle, 1, 0} {
-		if next, err = writeRuns(i, o, s, l, most); !errors.Is(err, volume.ErrNoSpace) {
+		if next, err = writeRuns(i, o, s, l, most, extent.Extent{}); !errors.Is(err, volume.ErrNoSpace) {
 			break
 		}
+	}
+	if errors.Is(err, volume.ErrNoSpace) {
+		next, err = writeWhole(i, o, s, l, err)
 	}
 	if err != nil {
 		return l, err
@@ -297,10 +300,36 @@ func writeSome(i *volume.Inode, o *volume.Op, s *stage, l uint32) (next uint32, 
 	return next, nil
 }
 
-// writeRuns is writeSome of up to most runs, and of the blocks before them that are in their place.
-func writeRuns(i *volume.Inode, o *volume.Op, s *stage, l uint32, most int) (next uint32, err error) {
+// writeWhole is writeSome where l is preallocated and there is no room for a node, which a part of an unwritten extent can need: zeroes are written to the
+// rest of the extent, so that all of it is written in the end, and no promise is broken. Only what lies past the end of the file stays
+// unwritten, as it must. full is the error if l is not preallocated.
+func writeWhole(i *volume.Inode, o *volume.Op, s *stage, l uint32, full error) (next uint32, err error) {
+	if !i.ExtentMapped() {
+		return l, full
+	}
+	x, err := Extents(i, nil).Find(l)
+	if err != nil {
+		return l, err
+	}
+	if !x.Unwritten {
+		return l, full
+	}
+	end := min(x.End(), s.last+1)
+	x.Len = max(end, min(x.End(), sizeBlocks(i, int64(i.Disk.Size)))) - x.Lblk
+	// Before the handle, which others may wait for: until it has ended these are zeroes whatever their blocks hold.
+	if err := zeroExtent(i, x.Part(x.Lblk, l-x.Lblk)); err != nil {
+		return l, err
+	}
+	if err := zeroExtent(i, x.Part(end, x.End()-end)); err != nil {
+		return l, err
+	}
+	return writeRuns(i, o, s, l, 1, x)
+}
+
+// writeRuns is writeSome of up to most runs, and of the blocks before them that are in their place. If whole is not empty, it is what becomes written with the one run, which lies in it.
+func writeRuns(i *volume.Inode, o *volume.Op, s *stage, l uint32, most int, whole extent.Extent) (next uint32, err error) {
 	err = o.Do(4+MaxExtentsPerHandle*CreditsPerExtent, func() error {
-		w := &writing{i: i, o: o, t: Tree(i, o), s: s}
+		w := &writing{i: i, o: o, t: Tree(i, o), s: s, whole: whole}
 		if err := w.gather(l, most); err != nil {
 			return err
 		}

@@ -18,6 +18,8 @@ type writing struct {
 	list ioList
 	runs []run  // in order: what is to be joined to the tree
 	end  uint32 // where gather stopped
+
+	whole extent.Extent // see writeRuns
 }
 
 // run is blocks that are new, or in the tree as unwritten.
@@ -77,9 +79,12 @@ func (w *writing) alloc(x extent.Extent, goal disk.Block) (disk.Block, uint32, e
 func (w *writing) join() error {
 	for _, x := range w.runs {
 		var err error
-		if x.fresh {
+		switch {
+		case x.fresh:
 			_, err = w.t.Insert(x.Extent)
-		} else {
+		case w.whole.Len > 0:
+			err = Extents(w.i, w.o).Convert(w.whole.Lblk, w.whole.Len, false)
+		default:
 			err = Extents(w.i, w.o).Convert(x.Lblk, x.Len, false)
 		}
 		if err != nil {
