@@ -41,6 +41,8 @@ var Layouts = []Layout{
 		Args: []string{"-b", "1024", "-J", "size=1", "-O", "^metadata_csum,uninit_bg", "-g", "1024"}},
 	{Name: "tight", Size: "5M", Block: 1024, LBA: 512, Commit: 50 * time.Millisecond,
 		Args: []string{"-b", "1024", "-J", "size=1", "-O", "orphan_file", "-m", "0", "-N", "400"}},
+	{Name: "full", Size: "2200K", Block: 1024, LBA: 512, Commit: 50 * time.Millisecond, // a quarter of the operations find no space, and some no room for nodes of trees
+		Args: []string{"-b", "1024", "-J", "size=1", "-O", "orphan_file", "-m", "0", "-N", "300"}},
 	{Name: "inline_data", Size: "12M", Block: 1024, LBA: 512, Commit: 50 * time.Millisecond, Miscounts: true,
 		Args: []string{"-b", "1024", "-J", "size=1", "-O", "inline_data,orphan_file"}},
 	{Name: "ext3", Size: "12M", Block: 1024, LBA: 512, Commit: 50 * time.Millisecond, Maps: true,
