@@ -33,11 +33,11 @@ RACE_LESS_TESTS := ^Test(PowerCuts|RecoverDebugfs|RecoverKernel|KernelRecoversOu
 FIRST := ./cmd/lanefs ./fs ./lab/diff ./fs/ext4 ./nvmeq/engine ./kernels ./lab/media ./fs/ext4/jbd2 ./sdk/go ./lab/iofault ./fs/share ./lab/rocm ./lab/powercut \
 	./sdk/c/ctest ./lab/hostile ./lab/attack ./sdk/cufile/cufiletest ./nvmeq/softctl ./sdk/python ./blockdev
 
-# Packages whose tests may run in two parts at once, else what takes longest would run three times, one after another: what they share with themselves
+# Packages whose tests may run in several parts at once, on rings in two, else what takes longest would run three times, one after another: what they share with themselves
 # they lock (installed, in run_test.go, a build folder; uringtest, the switches of io_uring), and nothing that they look for has a name that another process's test gives.
 BESIDE := ./cmd/lanefs
 
-# Packages whose tests mount: they run over io_uring, and once more over /dev/fuse. lab/attack's do not: they attack the share's socket, its
+# Packages whose tests mount: they run over io_uring, and once more over /dev/fuse, without DETECT=1 half of them, by the seed. lab/attack's do not: they attack the share's socket, its
 # rings and stages, in which the transport has no part; make attack has both.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/diff ./lab/media
 

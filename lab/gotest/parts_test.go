@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,7 +22,7 @@ func TestPartsOf(t *testing.T) {
 	}
 	ways := func(detect bool) map[string][]way {
 		of := map[string][]way{}
-		for _, p := range partsOf(all, listed, detect) {
+		for _, p := range partsOf(all, listed, detect, nil) {
 			flags := slices.Clone(p.flags)
 			raced := len(flags) > 0 && flags[0] == "-race"
 			require.Equal(t, map[bool]string{true: "1", false: "0"}[raced], p.cgo)
@@ -49,6 +50,41 @@ func TestPartsOf(t *testing.T) {
 		"less": {{"on", "-skip ^TestLong$", true}, {"on", "-run ^TestLong$", false}},
 		"some": {{"on", "-skip ^TestTogether$", false}, {"on", "-run ^TestTogether$", true}, fuse},
 	}, ways(true))
+}
+
+// TestPartsLeftOut: what is left out is so over /dev/fuse only.
+func TestPartsLeftOut(t *testing.T) {
+	t.Setenv("NOT_TWICE", "^TestOther$")
+	for _, p := range partsOf([]string{"some", "more"}, map[string][]string{"MOUNTS": {"some"}}, false, []string{"TestA", "TestB"}) {
+		var want []string
+		if p.rings == "off" {
+			want = []string{"-skip", "^TestOther$|^(TestA|TestB)$"}
+		}
+		require.Equal(t, want, p.flags, p.name)
+	}
+}
+
+// TestPartsInTwo: of a package whose tests run in two parts each test is in one of them, and what is left out stays so in both.
+func TestPartsInTwo(t *testing.T) {
+	listed := map[string][]string{"BESIDE": {"big"}, "RACE_SOME": {"big"}, "MOUNTS": {"big"}}
+	for name, want := range map[string]string{"RACE_TESTS": "^TestTogether$", "NOT_TWICE": "^TestOther$"} {
+		t.Setenv(name, want)
+	}
+	of := func(detect bool) map[string]string {
+		flags := map[string]string{}
+		for _, p := range partsOf([]string{"small", "big"}, listed, detect, nil) {
+			if slices.Contains(p.packages, "big") {
+				require.Equal(t, []string{"big"}, p.packages)
+				flags[p.name] = strings.Join(p.flags, " ")
+			} else {
+				require.NotContains(t, flags, "small")
+			}
+		}
+		return flags
+	}
+	require.Equal(t, map[string]string{"(A to L)": "-run ^Test[A-L]", "(M to Z)": "-skip ^Test[A-L]", "(/dev/fuse)": "-skip ^TestOther$"}, of(false))
+	require.Equal(t, map[string]string{"(A to L)": "-skip ^TestTogether$ -run ^Test[A-L]", "(M to Z)": "-skip ^TestTogether$|^Test[A-L]",
+		"(race detector)": "-race -run ^TestTogether$", "(/dev/fuse)": "-skip ^TestOther$"}, of(true))
 }
 
 // TestNoDetector: it is not used unless it is asked for, which the report says.
