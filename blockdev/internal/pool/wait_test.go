@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -114,33 +115,35 @@ func TestReserves(t *testing.T) {
 // TestGivesUp: a wait during which no buffer is released ends with ErrNoMemory, which says what each use holds; one during which
 // buffers are released does not end so.
 func TestGivesUp(t *testing.T) {
-	p, _ := testPool(4 << 20)
-	p.timeout, p.tick = 200*time.Millisecond, time.Millisecond
-	held := fill(t, p, 1<<20, blockdev.ForData)
-	last := held[0]
-	for until := time.Now().Add(2 * p.timeout); time.Now().Before(until); { // one is released all the time, for the first in the queue
-		first, second := ask(t, p, 1<<20, blockdev.ForData), ask(t, p, 1<<20, blockdev.ForData)
-		last.Release()
-		served(t, first).Release()
-		last = served(t, second)
-	}
-	last.Release()
-	large := make(chan error, 1)
-	go func() { _, err := p.alloc(4<<20, blockdev.ForData); large <- err }()
-	select {
-	case err := <-large:
-		require.ErrorIs(t, err, blockdev.ErrNoMemory)
-		require.ErrorContains(t, err, "for 4194304 bytes for data, and nothing came back for 200ms; 4194304 of at most 4194304 bytes are pinned: data 3145728 in 3 buffers")
-	case <-time.After(testHang):
-		t.Fatal("the wait never ended")
-	}
-	for _, b := range held[1:] {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := testPool(4 << 20)
+		p.timeout, p.tick = 200*time.Millisecond, time.Millisecond
+		held := fill(t, p, 1<<20, blockdev.ForData)
+		all := ask(t, p, 4<<20, blockdev.ForData)
+		for _, b := range held {
+			time.Sleep(p.timeout * 3 / 4)
+			b.Release()
+		}
+		served(t, all).Release()
+		held = fill(t, p, 1<<20, blockdev.ForData)
+		held[0].Release()
+		large := make(chan error, 1)
+		go func() { _, err := p.alloc(4<<20, blockdev.ForData); large <- err }()
+		select {
+		case err := <-large:
+			require.ErrorIs(t, err, blockdev.ErrNoMemory)
+			require.ErrorContains(t, err, "for 4194304 bytes for data, and nothing came back for 200ms; 4194304 of at most 4194304 bytes are pinned: data 3145728 in 3 buffers")
+		case <-time.After(testHang):
+			t.Fatal("the wait never ended")
+		}
+		for _, b := range held[1:] {
+			b.Release()
+		}
+		b, err := p.alloc(4<<20, blockdev.ForData)
+		require.NoError(t, err)
 		b.Release()
-	}
-	b, err := p.alloc(4<<20, blockdev.ForData)
-	require.NoError(t, err)
-	b.Release()
-	require.NoError(t, p.Close())
+		require.NoError(t, p.Close())
+	})
 }
 
 // TestSystemRefuses: Alloc waits for memory that the system refuses while a release can serve instead, and asks the system again.
