@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	waitFor = 10 * time.Second
+	waitFor = time.Minute
 	tick    = 10 * time.Millisecond
 	nobody  = 65534
 )

@@ -21,7 +21,7 @@ import (
 
 // scrape reads a page of metrics from a socket.
 func scrape(t *testing.T, socket string) string {
-	c := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+	c := http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return net.Dial("unix", socket)
 	}}}
 	defer c.CloseIdleConnections()

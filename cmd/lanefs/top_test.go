@@ -96,7 +96,7 @@ func TestTop(t *testing.T) {
 	require.Eventually(t, func() bool {
 		text := screen.text()
 		return strings.Contains(text, "queue pairs") && strings.Contains(text, " write")
-	}, 20*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
 	require.NoError(t, <-ended)
 

@@ -34,7 +34,7 @@ func mount(t testing.TB, fs fuse.RawFileSystem, overURing bool) *mounted {
 func (m *mounted) unmount(t testing.TB) {
 	if !m.gone {
 		// The kernel lets go of what a system call has used a little later.
-		require.Eventually(t, func() bool { return unix.Unmount(m.Dir, 0) != unix.EBUSY }, 30*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return unix.Unmount(m.Dir, 0) != unix.EBUSY }, time.Minute, 5*time.Millisecond)
 		m.wait(t)
 	}
 }
@@ -46,7 +46,7 @@ func (m *mounted) wait(t testing.TB) {
 	go func() { m.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the mount does not end")
 	}
 }

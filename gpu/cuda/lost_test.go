@@ -99,7 +99,7 @@ func lostChild(how string) error {
 			return fmt.Errorf("a query says %w", err)
 		}
 	}
-	for end := time.Now().Add(30 * time.Second); count("cuDevicePrimaryCtxRelease_v2") == 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); count("cuDevicePrimaryCtxRelease_v2") == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			return errors.New("the context is not released")
 		}

@@ -33,7 +33,7 @@ func TestReopen(t *testing.T) {
 			streams = append(streams, s)
 		}
 		for _, s := range streams {
-			require.NoError(t, s.Wait(10*time.Second))
+			require.NoError(t, s.Wait(time.Minute))
 			require.NoError(t, s.Close())
 		}
 		require.NoError(t, host.Close())

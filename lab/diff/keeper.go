@@ -50,7 +50,7 @@ func keeperMain(cfg keeperConfig) error {
 
 // untilBusy tries to unmount for a while: a process that just ended may still hold the mount.
 func untilBusy(f func() error) error {
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		err := f()
 		if err == nil || !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrBusy) || time.Now().After(deadline) {
 			return err
