@@ -643,7 +643,7 @@ int main(int argc, char **argv)
 	}
 	int fd = argc == 2 ? open(argv[1], O_RDWR) : -1;
 	WANT(fd >= 0 && fstat(fd, &st) == 0);
-	alarm(120);
+	alarm(400);
 	load();
 	lanefs *s = lanefs_connect(fd);
 	lanefs_stage *stage = s ? lanefs_stage_new(s, 0) : NULL;

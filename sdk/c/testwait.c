@@ -118,7 +118,7 @@ int main(int argc, char **argv)
 	say("ended");
 	WANT(pthread_join(t, NULL) == 0 && right(q, N));
 
-	alarm(100); /* nothing hangs */
+	alarm(400); /* nothing hangs */
 	release(fd);
 	say("ok");
 	lanefs_stage_free(st);

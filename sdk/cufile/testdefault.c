@@ -257,7 +257,7 @@ static void brief(void)
 int main(int argc, char **argv)
 {
 	WANT(argc == 2);
-	alarm(100);
+	alarm(400);
 	load(context, 2);
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
 	const struct { void *at; const char *name; } more[] = {{&hold, "fake_cuda_hold"}, {&event_new, "cuEventCreate"}, {&event_record, "cuEventRecord"},

@@ -249,7 +249,7 @@ int main(int argc, char **argv)
 		pid_t child = fork();
 		WANT(child >= 0);
 		if (child == 0) {
-			alarm(200); /* nothing hangs */
+			alarm(400); /* nothing hangs */
 			fd = open(file, O_RDWR);
 			WANT(fd >= 0);
 			h = reg(fd);

@@ -595,7 +595,7 @@ int main(int argc, char **argv)
 	inherited = descriptors();
 	file = argv[1];
 	other = argv[2];
-	alarm(200);
+	alarm(400);
 	if (argc == 4)
 		return be_child(file, (unsigned)atoi(argv[3]));
 	load(&context, 1);

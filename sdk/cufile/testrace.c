@@ -223,7 +223,7 @@ __attribute__((unused)) static void forked(const char *path, int fd)
 		pid_t child = fork();
 		WANT(child >= 0);
 		if (child == 0) {
-			alarm(20); /* a lock that a thread of the parent held would be held for ever */
+			alarm(100); /* a lock that a thread of the parent held would be held for ever */
 			WANT(cuFileRead(r.h, b, N, 0, 0) == -CU_FILE_HANDLE_NOT_REGISTERED);
 			take_locks();
 			int own = open(path, O_RDONLY);

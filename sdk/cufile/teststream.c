@@ -268,7 +268,7 @@ int main(int argc, char **argv)
 {
 	int fd[2];
 	WANT(argc == 3);
-	alarm(100);
+	alarm(400);
 	load(&context, 1);
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
 	*(void **)&hold = dlsym(lib, "fake_cuda_hold");

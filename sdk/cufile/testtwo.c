@@ -205,7 +205,7 @@ int main(int argc, char **argv)
 	char line[16];
 	int fd[2];
 	WANT(argc == 4);
-	alarm(200);
+	alarm(400);
 	if ((on_gpu = strcmp(argv[3], "cuda") == 0)) {
 		load(&context, 1);
 		WANT(cuda.current(context) == 0 && cuda.create(&own, NON_BLOCKING) == 0);

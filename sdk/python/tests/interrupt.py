@@ -153,7 +153,7 @@ def cancelled_queued():
     cancelled(lambda: f.read_batch_async(into, [0], [0], [N]), lambda: f.read_batch_async(into, [0], [0], [N]))
 
 
-signal.alarm(100)  # nothing hangs
+signal.alarm(400)  # nothing hangs
 threads = []
 idle = threading.Thread(target=threading.Event().wait, daemon=True)
 idle.start()

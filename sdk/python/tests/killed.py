@@ -20,7 +20,7 @@ except ImportError:
 
 where = sys.argv[1]
 path = lambda name: os.path.join(where, name)
-signal.alarm(120)  # nothing hangs
+signal.alarm(400)  # nothing hangs
 N = 3 << 20
 data = bytes(i % 251 for i in range(N))
 values = array.array("f", [i / 7 for i in range(100000)])

@@ -59,7 +59,7 @@ def descriptors():
 
 class Closing(unittest.TestCase):
     def setUp(self):
-        signal.alarm(100)  # nothing hangs
+        signal.alarm(400)  # nothing hangs
         self.path, self.other = file_of(self.id() + " a", b"a"), file_of(self.id() + " b", b"b", N + 1)
         self.f = lanefs.open(self.path, "r+")
         self.addCleanup(self.f.close)

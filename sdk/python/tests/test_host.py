@@ -327,7 +327,7 @@ class Map(unittest.TestCase):
             held.wait()
             pid = os.fork()
             if pid == 0:
-                signal.alarm(30)
+                signal.alarm(100)
                 try:
                     for do in lambda: f.read_into(b), lambda: f.read_batch(bytearray(10), [0], [0], [10]):
                         try:
@@ -338,7 +338,7 @@ class Map(unittest.TestCase):
                     b.close()
                     f.close()
                     s.close()
-                    if not Driver._lock.acquire(timeout=20):
+                    if not Driver._lock.acquire(timeout=60):
                         os._exit(5)
                     with lanefs.open(path("fork beside")) as g, g.map() as own:
                         os._exit(0 if bytes(own.memoryview()) == data else 3)
@@ -730,7 +730,7 @@ class Rings(unittest.TestCase):
         with lanefs.open(write("asleep", bytes(4096))) as f, lanefs.Buffer(f, 4096) as b:
             for i in range(3000):
                 if i % 3 == 0:
-                    self.assertEqual(f.ring.read(f, b, 0, 0, 512).result(10), 512)
+                    self.assertEqual(f.ring.read(f, b, 0, 0, 512).result(100), 512)
                 else:
                     self.assertEqual(f.read_into(b, 0, 0, 512), 512)
                 end = time.perf_counter_ns() + 30_000 + i % 100 * 400  # the daemon polls for 50 us
@@ -788,14 +788,14 @@ class End(unittest.TestCase):
         """Of what globals, cycles and other modules have at the end."""
         p = write("warnings", b"x" * 4096)
         for cycle in "", "1":
-            said = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", KEPT, p, cycle], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+            said = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", KEPT, p, cycle], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
             self.assertEqual((said.stdout, said.returncode), ("", 0), cycle)
 
     def test_interpreter(self):
         """It ends its threads before what globals have: none of them is waited for, nor a lock that one of them had."""
         p = write("interpreter", b"x" * 4096)
         for held in "", "f.ring._taking", "f.ring._room", "f.session._mutex":
-            said = subprocess.run([sys.executable, "-c", ENDS, p, held], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+            said = subprocess.run([sys.executable, "-c", ENDS, p, held], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
             self.assertEqual((said.stdout, said.returncode), ("late\n" * 2, 0), held)
 
 
@@ -1482,7 +1482,7 @@ class Any(unittest.TestCase):
             print("ok")
         """
         p = write("no memory", b"x" * 8192)
-        said = subprocess.run([sys.executable, "-c", code, p], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        said = subprocess.run([sys.executable, "-c", code, p], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200)
         self.assertEqual((said.stdout, said.returncode), ("ok\n", 0))
 
     def test_held(self):  # memory that changes its size does not while it is used
@@ -1543,7 +1543,7 @@ class Any(unittest.TestCase):
                     time.sleep(0.001)
                 pid = os.fork()
                 if pid == 0:
-                    signal.alarm(20)
+                    signal.alarm(100)
                     try:
                         self.file.session.rungs
                         self.file.read_into(bytearray(1))

@@ -537,7 +537,7 @@ class Slabs(unittest.TestCase):
             held.wait()
             pid = os.fork()
             if pid == 0:
-                signal.alarm(30)
+                signal.alarm(100)
                 try:
                     if "a" not in s or "b" in s or len(s) != 1:
                         os._exit(2)

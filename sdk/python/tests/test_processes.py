@@ -42,7 +42,7 @@ def forked(do):
     if pid == 0:
         code = 100
         try:
-            signal.alarm(30)
+            signal.alarm(100)
             code = do()
         except BaseException as e:
             sys.excepthook(type(e), e, e.__traceback__)
@@ -75,7 +75,7 @@ def inherited():
 
 class Forked(unittest.TestCase):
     def setUp(self):
-        signal.alarm(100)  # nothing hangs
+        signal.alarm(400)  # nothing hangs
         self.data = os.urandom(N)
         self.path = made(self.id(), self.data)
         self.f = lanefs.open(self.path, "r+")

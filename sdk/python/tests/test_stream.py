@@ -374,7 +374,7 @@ class OnStreams(unittest.TestCase):
         self.file.read_batch_on(m, [0], [0], [10], self.stream)
         pid = os.fork()
         if pid == 0:
-            signal.alarm(30)
+            signal.alarm(100)
             try:
                 for call in (batch.wait, batch.results, lambda: batch.done, lambda: self.file.read_batch_on(m, [0], [0], [5], self.stream)):
                     try:
@@ -396,7 +396,7 @@ class OnStreams(unittest.TestCase):
     def run_end(self, how):
         code = f"import sys\nsys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})\nimport test_stream as t\nt.end({self.path!r}, {how!r})\n{how == 'global' and 'kept = t.LAST'}\n"
         env = {**os.environ, "MALLOC_PERTURB_": "165", "PYTHONMALLOC": "malloc"}  # what is freed and written to is noticed
-        return subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, env=env)
+        return subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, env=env)
 
     def test_end_of_the_interpreter(self):
         """With batches behind a gate that stays closed, and with ones that go on meanwhile."""
@@ -446,7 +446,7 @@ def end(path, how):
     elif how == "forked":
         pid = os.fork()
         if pid == 0:
-            signal.alarm(30)
+            signal.alarm(100)
             return  # the child ends as any program
         assert os.waitpid(pid, 0)[1] == 0
     del batches
