@@ -107,8 +107,8 @@ func Mount(t testing.TB, img, opts string, fn func(dir string)) {
 }
 
 // LetGo, first in a shell's script that has a mount namespace of its own, unmounts other tests' volumes there: the namespace's
-// copies of their mounts would keep them in use.
-const LetGo = "awk '$1 ~ \"^/dev/loop\" { print $2 }' /proc/mounts | xargs -r -n 1 umount -l || true\n"
+// copies of their mounts would keep them in use. It prints nothing: a mount may go, with its directory, after it was listed.
+const LetGo = "awk '$1 ~ \"^/dev/loop\" { print $2 }' /proc/mounts | xargs -r -n 1 umount -l 2>/dev/null || true\n"
 
 // Image is an image file that is read and written directly.
 type Image struct {
