@@ -168,6 +168,42 @@ func testPayloadsShort(t *testing.T, way IOUring) {
 	v.close()
 }
 
+// TestPayloadsTried: whether the kernel reaches memory for payloads is tried until it does, not for each: what is tried is resident. What it does not reach is given back.
+func TestPayloadsTried(t *testing.T) {
+	v := newVolume(t)
+	is, tried := false, 0
+	did := reachable
+	reachable = func([]byte) bool {
+		tried++
+		return is
+	}
+	defer func() { reachable = did }()
+	before := v.dev.Outstanding()
+	var of payloads
+	for range 2 {
+		of.open(v.vol)
+		is, tried = false, 0
+		for range 3 {
+			require.Nil(t, of.alloc(4096))
+		}
+		require.Equal(t, 3, tried)
+		require.Zero(t, of.pinned.Load())
+		require.Equal(t, before, v.dev.Outstanding())
+		is = true
+		var all []*exchange.Payload
+		for range 3 {
+			all = append(all, of.alloc(4096))
+			require.NotNil(t, all[len(all)-1])
+		}
+		require.Equal(t, 4, tried)
+		require.EqualValues(t, 3, of.pinned.Load())
+		for _, p := range all {
+			p.Free()
+		}
+	}
+	v.close()
+}
+
 // TestPayloadHeld: while the device may still write to a payload it is not the kernel's, nor the pool's, though the program that
 // asked is gone and the connection has ended.
 func TestPayloadHeld(t *testing.T) { bothWays(t, testPayloadHeld) }
