@@ -74,7 +74,7 @@ func TestCopiesLanesRun(t *testing.T) {
 	require.NoError(t, err)
 	c, err := controller.Open(cfg)
 	require.NoError(t, err)
-	e, err := engine.New(c, engine.Config{Lanes: 1, Depth: 8, Image: image, Timeout: 200 * time.Millisecond, Retries: -1})
+	e, err := engine.New(c, engine.Config{Lanes: 1, Depth: 8, Image: image, Timeout: 2 * time.Second, Retries: -1})
 	require.NoError(t, err)
 	data, err := c.AllocData(64 << 10)
 	require.NoError(t, err)
