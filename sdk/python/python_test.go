@@ -3,6 +3,7 @@ package python
 
 import (
 	"archive/zip"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,12 +36,19 @@ func python(t *testing.T, m *sharetest.Mount, args ...string) string {
 	return string(out)
 }
 
+// interpreter is the Python that python3 is: on PATH it may be a script that looks for one, as pyenv's, which takes longer than many a program here.
+var interpreter = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+	return strings.TrimSpace(string(out)), err
+})
+
 func command(t *testing.T, m *sharetest.Mount, args ...string) *exec.Cmd {
 	t.Helper()
-	bin, err := exec.LookPath("python3")
-	if err != nil {
+	bin, err := interpreter()
+	if errors.Is(err, exec.ErrNotFound) {
 		t.Skip("needs python3: make deps installs it")
 	}
+	require.NoError(t, err)
 	here, err := os.Getwd()
 	require.NoError(t, err)
 	outside := t.TempDir()
@@ -267,6 +276,7 @@ func TestTorch(t *testing.T) {
 	for _, args := range [][]string{{"test_torch.py"}, {"test_loader.py"}, {"test_host.py", "-k", "torch", "-k", "numpy"}} {
 		cmd := command(t, m, append([]string{filepath.Join("tests", args[0])}, args[1:]...)...)
 		cmd.Path, cmd.Args[0] = bin, bin
+		cmd.Env = append(cmd.Env, "OMP_NUM_THREADS=1") // its threads for sums spin beside other tests
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		suite(t, string(out))
