@@ -34,6 +34,9 @@ type Keeper interface {
 	Arrived() error
 }
 
+// Direct is a Keeper that stores to a register of the device's and calls no driver, so nothing can hold it up.
+type Direct interface{ Direct() }
+
 // Owner is whose the memory is, and so who keeps it in its place while a device has its address.
 type Owner uint8
 

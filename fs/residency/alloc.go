@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 )
 
 // take allocates memory for n bytes. It evicts ranges without holds if there is no room, and returns errFull if that is not enough, ErrGivenUp if gone is closed meanwhile.
@@ -137,7 +138,10 @@ func (p *Pool) Import(e gpu.Export, gone <-chan struct{}) (*Memory, error) {
 
 func (p *Pool) importFrom(rt gpu.Runtime, device bool, e gpu.Export) (*Memory, error) {
 	g, err := rt.Import(e)
-	if err != nil {
+	switch {
+	case errors.Is(err, calls.ErrHangs):
+		return nil, fmt.Errorf("%w: %w", syscall.EIO, err)
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", syscall.EINVAL, err)
 	}
 	m, err := p.newMemory(g, device)

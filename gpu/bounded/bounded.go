@@ -4,15 +4,18 @@
 // What a call that was given up uses is its own, and what it may give when it returns late is nobody's: memory, modules and streams of such a GPU are left until the process ends. So to
 // close something gives that error too, and whoever closes it leaves what the device may still reach where it is.
 //
-// Not bounded are calls that may wait for others than the GPU: to import what a program has exported, and to register pages that a file system has yet to read. Nor are those of a stream,
-// which are made for every request: who drives lanes or copies has bounds of his own for them, and others ask for Stream.
+// Calls that may wait for others than the GPU, to import what a program has exported and to register pages that a file system has yet to read, are given up, too, and no GPU counts as lost
+// by that. Not bounded are the calls of a stream, which are made for every request: who drives lanes or copies has bounds of his own for them, and others ask for Stream.
 package bounded
 
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/calls"
@@ -24,6 +27,9 @@ const Limit = 30 * time.Second
 const (
 	looks   = 60 // at the time, in Limit
 	hurries = 4  // likewise, once Options.Stop is closed
+
+	closeWait = 2 * time.Second // for Close, which waits for calls that were given up
+	mostOwn   = 256             // calls that may wait for others than the GPU, at a time: each that hangs has a thread
 )
 
 // Options of New. Each may be left out.
@@ -38,6 +44,7 @@ type Runtime struct {
 	gpu.Runtime
 	o    Options
 	hung atomic.Pointer[error]
+	own  atomic.Int32 // calls of apart that have not returned
 }
 
 // New bounds the calls of rt.
@@ -83,19 +90,53 @@ func within[T any](r *Runtime, what string, wait time.Duration, f func() (T, err
 	if err := r.Hung(); err != nil {
 		return none, err
 	}
-	began, limit := time.Now(), r.o.Limit+wait
-	got, name, err := Call(limit, r.o.Stop, nil, f, func(T, error) {
-		r.o.Log.Warn("the GPU's driver has returned from a call that was given up", "runtime", r.Name(), "call", what, "after", time.Since(began).Round(time.Millisecond).String())
-	})
-	if name == "" {
+	got, hung, err := call(r, what, r.o.Limit+wait, f, nil)
+	if hung == nil {
 		return got, err
 	}
-	if name == Unnamed {
+	r.hung.CompareAndSwap(nil, &hung)
+	return none, r.Hung()
+}
+
+// apart is within for a call that may wait for others than the GPU, which does not count as lost if it was given up. What comes late is late's.
+func apart[T any](r *Runtime, what string, f func() (T, error), late func(T)) (none T, err error) {
+	if err := r.Hung(); err != nil {
+		return none, err
+	}
+	if r.own.Add(1) > mostOwn {
+		r.own.Add(-1)
+		return none, fmt.Errorf("%s runtime: %s: %d such calls have not returned: %w", r.Name(), what, mostOwn, calls.ErrHangs)
+	}
+	got, hung, err := call(r, what, r.o.Limit, func() (T, error) {
+		defer r.own.Add(-1)
+		return f()
+	}, func(v T, err error) {
+		if err == nil {
+			late(v)
+		}
+	})
+	if hung != nil {
+		return none, hung
+	}
+	return got, err
+}
+
+// call is f's result, or why it was given up.
+func call[T any](r *Runtime, what string, limit time.Duration, f func() (T, error), late func(T, error)) (got T, hung, err error) {
+	began := time.Now()
+	got, name, err := Call(limit, r.o.Stop, nil, f, func(v T, err error) {
+		r.o.Log.Warn("the GPU's driver has returned from a call that was given up", "runtime", r.Name(), "call", what, "after", time.Since(began).Round(time.Millisecond).String())
+		if late != nil {
+			late(v, err)
+		}
+	})
+	switch name {
+	case "":
+		return got, nil, err
+	case Unnamed:
 		name = what
 	}
-	err = Hangs(r.Name(), name, limit, r.o.Stop)
-	r.hung.CompareAndSwap(nil, &err)
-	return none, r.Hung()
+	return got, Hangs(r.Name(), name, limit, r.o.Stop), nil
 }
 
 // Hangs is the error of a call of a runtime's that was given up.
@@ -153,23 +194,42 @@ func (r *Runtime) Reserve(size, most int64) (gpu.Range, error) {
 	return ranged{m, memory{m, r}}, nil
 }
 
-// Import is not bounded: it may wait for the process that has exported the memory, which may be stopped.
+// Import makes no GPU lost: it may wait for the process that has exported the memory, which may be stopped.
 func (r *Runtime) Import(e gpu.Export) (gpu.Memory, error) {
-	if err := r.Hung(); err != nil {
-		return nil, err
-	}
-	return r.memory(r.Runtime.Import(e))
+	return r.imported(e, func(f func() (gpu.Memory, error)) (gpu.Memory, error) { return apart(r, "an import", f, closed) })
 }
 
-// Register is bounded but for pages of files.
-func (r *Runtime) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
-	if as == gpu.RegisteredReadOnly {
-		if err := r.Hung(); err != nil {
-			return nil, err
-		}
-		return r.memory(r.Runtime.Register(b, as))
+// imported is an import by way of made. The caller closes his descriptor, which the call may outlast.
+func (r *Runtime) imported(e gpu.Export, made func(f func() (gpu.Memory, error)) (gpu.Memory, error)) (gpu.Memory, error) {
+	fd, err := unix.FcntlInt(uintptr(e.FD), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("dup", err)
 	}
-	return r.memory(within(r, "a registration", 0, func() (gpu.Memory, error) { return r.Runtime.Register(b, as) }))
+	e.FD = fd
+	var taken atomic.Bool // the descriptor: by the call, or by who finds that it was not made
+	m, err := made(func() (gpu.Memory, error) {
+		if taken.Swap(true) {
+			return nil, os.ErrClosed
+		}
+		defer unix.Close(fd)
+		return r.Runtime.Import(e)
+	})
+	if err != nil && !taken.Swap(true) {
+		unix.Close(fd)
+	}
+	return r.memory(m, err)
+}
+
+// closed closes what has come too late. Nothing can be done about an error: the memory is left.
+func closed(m gpu.Memory) { _ = m.Close() }
+
+// Register of pages of a file makes no GPU lost: it may wait for the file system.
+func (r *Runtime) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
+	f := func() (gpu.Memory, error) { return r.Runtime.Register(b, as) }
+	if as == gpu.RegisteredReadOnly {
+		return r.memory(apart(r, "a registration of pages", f, closed))
+	}
+	return r.memory(within(r, "a registration", 0, f))
 }
 
 func (r *Runtime) Load(image []byte) (gpu.Module, error) {
@@ -189,7 +249,17 @@ func (r *Runtime) NewUrgentStream() (gpu.Stream, error) {
 	return within(r, "the call for a stream", 0, func() (gpu.Stream, error) { return gpu.NewUrgentStream(r.Runtime) })
 }
 
-func (r *Runtime) Close() error { return r.act("the end of the device", 0, r.Runtime.Close) }
+// Close waits for calls that are under way. Those that were given up may wait for others for ever, and no GPU need hang for that.
+func (r *Runtime) Close() error {
+	if r.own.Load() == 0 || r.Hung() != nil {
+		return r.act("the end of the device", 0, r.Runtime.Close)
+	}
+	_, hung, err := call(r, "the end of the device", min(closeWait, r.o.Limit), func() (struct{}, error) { return struct{}{}, r.Runtime.Close() }, nil)
+	if hung != nil {
+		return hung
+	}
+	return err
+}
 
 func (r *Runtime) memory(m gpu.Memory, err error) (gpu.Memory, error) {
 	if err != nil {
@@ -201,6 +271,15 @@ func (r *Runtime) memory(m gpu.Memory, err error) (gpu.Memory, error) {
 type memory struct {
 	gpu.Memory
 	r *Runtime
+}
+
+// Reach has a keeper that is bounded, too, unless it calls no driver.
+func (m memory) Reach() gpu.Reach {
+	at := m.Memory.Reach()
+	if _, direct := at.Keeper.(gpu.Direct); at.Keeper != nil && !direct {
+		at.Keeper = keeper{at.Keeper, m.r}
+	}
+	return at
 }
 
 func (m memory) Export(want gpu.ExportKind) (gpu.Export, error) {
@@ -215,6 +294,7 @@ type ranged struct {
 	m memory
 }
 
+func (m ranged) Reach() gpu.Reach                               { return m.m.Reach() }
 func (m ranged) Export(want gpu.ExportKind) (gpu.Export, error) { return m.m.Export(want) }
 func (m ranged) Close() error                                   { return m.m.Close() }
 
@@ -232,3 +312,13 @@ func (m module) Function(name string) (gpu.Function, error) {
 }
 
 func (m module) Close() error { return m.r.act("the unload of kernels", 0, m.Module.Close) }
+
+// keeper is a gpu.Keeper of memory of r.
+type keeper struct {
+	gpu.Keeper
+	r *Runtime
+}
+
+func (k keeper) Arrived() error {
+	return k.r.act("a flush of what was written into the device's memory", 0, k.Keeper.Arrived)
+}

@@ -1,10 +1,14 @@
 package bounded
 
 import (
+	"os"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/calls"
@@ -55,7 +59,8 @@ func (s *sticking) NewStream() (gpu.Stream, error) {
 
 func (s *sticking) Import(e gpu.Export) (gpu.Memory, error) {
 	s.call("import")
-	return s.Runtime.Import(e)
+	m, err := s.Runtime.Import(e)
+	return stickingMemory{m, s}, err
 }
 
 func (s *sticking) Close() error {
@@ -76,6 +81,19 @@ func (m stickingMemory) Export(k gpu.ExportKind) (gpu.Export, error) {
 func (m stickingMemory) Close() error {
 	m.s.call("free")
 	return m.Memory.Close()
+}
+
+func (m stickingMemory) Reach() gpu.Reach {
+	at := m.Memory.Reach()
+	at.Keeper = m.s
+	return at
+}
+
+func (s *sticking) Revoked() error { return nil }
+
+func (s *sticking) Arrived() error {
+	s.call("arrived")
+	return nil
 }
 
 type stickingRange struct {
@@ -125,7 +143,7 @@ func (st stickingStream) Close() error {
 
 // TestHangs: of each call that does not return nobody waits for the end. The error names it, each call after it has the same error at once, and the runtime says that it is lost.
 func TestHangs(t *testing.T) {
-	for _, name := range []string{"alloc", "reserve", "register", "load", "stream", "export", "free", "grow", "function", "unload", "copy", "destroy", "import", "close"} {
+	for _, name := range []string{"alloc", "reserve", "register", "load", "stream", "export", "free", "grow", "function", "unload", "copy", "destroy", "import", "arrived", "close"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait, mostly
 			rt, err := host.Open(host.Options{})
@@ -162,6 +180,7 @@ func TestHangs(t *testing.T) {
 				"copy":     func() error { return st.Copy(m.Addr(), m.Addr(), 1) },
 				"destroy":  st.Close,
 				"import":   func() error { _, err := Import(r, gpu.Export{Size: 4096, Kind: gpu.ExportDMABUF}); return err }, // of standard input
+				"arrived":  m.Reach().Keeper.Arrived,
 				"close":    r.Close,
 			}
 			err = all[name]()
@@ -179,30 +198,113 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestOfOthers: what may wait for others than the GPU is waited for.
+// TestOfOthers: a call that may wait for others than the GPU is given up, too. That alone makes no GPU lost, what it gives at last is closed, there are only so many such calls at a time, and
+// the runtime's end does not wait for them.
 func TestOfOthers(t *testing.T) {
+	for name, of := range map[string]func(r *Runtime, e gpu.Export, b []byte) (gpu.Memory, error){
+		"import": func(r *Runtime, e gpu.Export, _ []byte) (gpu.Memory, error) { return r.Import(e) },
+		"register": func(r *Runtime, _ gpu.Export, b []byte) (gpu.Memory, error) {
+			return r.Register(b, gpu.RegisteredReadOnly)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt, err := host.Open(host.Options{})
+			require.NoError(t, err)
+			s := &sticking{Runtime: rt}
+			t.Cleanup(s.LetGo)
+			r := New(s, Options{Limit: 50 * time.Millisecond})
+			pages, err := r.Alloc(gpu.DeviceFine, 4096)
+			require.NoError(t, err)
+			e, err := pages.Export(gpu.ExportMemFD)
+			require.NoError(t, err)
+			m, err := of(r, e, pages.Host())
+			require.NoError(t, err)
+			require.NoError(t, m.Close())
+			before := descriptors(t)
+
+			s.Stick(name)
+			var calling sync.WaitGroup
+			for range mostOwn {
+				calling.Go(func() {
+					_, err := of(r, e, pages.Host())
+					assert.ErrorIs(t, err, calls.ErrHangs)
+					assert.ErrorContains(t, err, "host runtime: "+name+" does not return, after 50ms")
+				})
+			}
+			calling.Wait()
+			require.EqualValues(t, mostOwn, s.Stuck())
+			_, err = of(r, e, pages.Host())
+			require.ErrorContains(t, err, "256 such calls have not returned: the GPU or its driver hangs")
+			require.NoError(t, r.Lost())
+			m, err = r.Alloc(gpu.HostMapped, 4096)
+			require.NoError(t, err, "all else goes on")
+			require.NoError(t, m.Close())
+
+			s.LetGo()
+			require.Eventually(t, func() bool { return r.own.Load() == 0 && descriptors(t) < before+mostOwn/2 }, time.Minute, time.Millisecond, "what came late is closed")
+			m, err = of(r, e, pages.Host())
+			require.NoError(t, err)
+			require.NoError(t, m.Close())
+			require.NoError(t, unix.Close(e.FD))
+			require.NoError(t, pages.Close())
+
+			r = New(s, Options{Limit: time.Minute})
+			r.own.Add(1)
+			s.Stick("close")
+			require.ErrorContains(t, r.Close(), "host runtime: close does not return, after 2s")
+			s.LetGo()
+			require.Eventually(t, func() bool { return s.Stuck() == 0 }, time.Minute, time.Millisecond)
+		})
+	}
+}
+
+// TestDirect: what calls no driver is not bounded, which costs a flush more than it takes.
+func TestDirect(t *testing.T) {
+	rt, err := host.Open(host.Options{})
+	require.NoError(t, err)
+	r := New(&sticking{Runtime: rt}, Options{})
+	m, err := r.Alloc(gpu.HostMapped, 4096)
+	require.NoError(t, err)
+	require.IsType(t, keeper{}, m.Reach().Keeper)
+	direct := memory{directMemory{m.(memory).Memory}, r}
+	require.Equal(t, directKeeper{}, direct.Reach().Keeper)
+	require.NoError(t, m.Close())
+}
+
+type directMemory struct{ gpu.Memory }
+
+func (directMemory) Reach() gpu.Reach { return gpu.Reach{Keeper: directKeeper{}} }
+
+type directKeeper struct{ gpu.Keeper }
+
+func (directKeeper) Direct() {}
+
+// descriptors is how many the process has open, to which calls of other tests that return late may add a few.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(all)
+}
+
+// TestRefusedImport: an import that is not made, since the GPU hangs, keeps no descriptor.
+func TestRefusedImport(t *testing.T) {
 	rt, err := host.Open(host.Options{})
 	require.NoError(t, err)
 	s := &sticking{Runtime: rt}
 	t.Cleanup(s.LetGo)
 	r := New(s, Options{Limit: 20 * time.Millisecond})
-	s.Stick("register", "import")
-	for _, of := range []func() (gpu.Memory, error){
-		func() (gpu.Memory, error) { return r.Register(make([]byte, 4096), gpu.RegisteredReadOnly) },
-		func() (gpu.Memory, error) { return r.Import(gpu.Export{Size: 4096, Kind: gpu.ExportLegacy}) },
-	} {
-		ended := make(chan error, 1)
-		go func() {
-			_, err := of()
-			ended <- err
-		}()
-		select {
-		case err := <-ended:
-			t.Error(err)
-		case <-time.After(time.Second):
-		}
+	s.Stick("alloc")
+	_, err = r.Alloc(gpu.HostMapped, 4096)
+	require.ErrorIs(t, err, calls.ErrHangs)
+	before := descriptors(t)
+	for range 10 {
+		_, err = r.Import(gpu.Export{Size: 4096, Kind: gpu.ExportMemFD})
+		require.Equal(t, r.Lost(), err)
+		_, err = Import(r, gpu.Export{Size: 4096, Kind: gpu.ExportMemFD})
+		require.Equal(t, r.Lost(), err)
 	}
-	require.NoError(t, r.Lost())
+	require.Less(t, descriptors(t), before+10)
 }
 
 // TestStop: who waits for a call that does not return hears soon of the user's wish for an end.

@@ -1,11 +1,8 @@
 package bounded
 
 import (
-	"os"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
 )
@@ -26,21 +23,13 @@ func Fits(rt gpu.Runtime, f gpu.Function, block gpu.Dim3) (int64, error) {
 	return gpu.Fits(f, block)
 }
 
-// Import is rt.Import of what no other process has exported, which nothing but the device and its driver can hold up. It is bounded if rt is a Runtime.
+// Import is rt.Import of what no other process has exported, which nothing but the device and its driver can hold up: a GPU of a Runtime counts as lost then.
 func Import(rt gpu.Runtime, e gpu.Export) (gpu.Memory, error) {
 	r, ok := rt.(*Runtime)
 	if !ok {
 		return rt.Import(e)
 	}
-	fd, err := unix.FcntlInt(uintptr(e.FD), unix.F_DUPFD_CLOEXEC, 0) // the caller closes its own, which the call may outlast
-	if err != nil {
-		return nil, os.NewSyscallError("dup", err)
-	}
-	e.FD = fd
-	return r.memory(within(r, "an import", 0, func() (gpu.Memory, error) {
-		defer unix.Close(fd)
-		return r.Runtime.Import(e)
-	}))
+	return r.imported(e, func(f func() (gpu.Memory, error)) (gpu.Memory, error) { return within(r, "an import", 0, f) })
 }
 
 type stream struct {

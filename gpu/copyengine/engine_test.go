@@ -26,7 +26,7 @@ func TestPinnedMemory(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, unix.Munmap(all)) })
 	part := func(i int) []byte { return all[i*size : (i+1)*size] }
 	for _, i := range []int{3, 1} { // with room before, between and behind
-		require.NoError(t, e.Pin(part(i)))
+		require.NoError(t, e.Pin(part(i), nil))
 	}
 	stage, err := e.Stage(size)
 	require.NoError(t, err)

@@ -230,7 +230,7 @@ func TestPagesOfHungCopy(t *testing.T) {
 		other.rt = &hanging{Runtime: rt.Runtime, pci: "0000:02:00.0"}
 		s := NewSeveral([]*Engine{first, other})
 		page := make([]byte, 64<<10)
-		require.NoError(t, s.Pin(page))
+		require.NoError(t, s.Pin(page, nil))
 		stage, err := s.Stage(4096)
 		require.NoError(t, err)
 		m, err := rt.Alloc(gpu.DevicePlain, 4096)

@@ -1,10 +1,12 @@
 package copyengine
 
 import (
+	"errors"
 	"slices"
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 )
 
 // pinned is memory that a copy engine reads and writes directly.
@@ -160,10 +162,16 @@ func (e *Engine) enterLocked(s pinned) {
 	e.changeLocked(s.start(), func(all []pinned, i int) []pinned { return slices.Insert(all, i, s) })
 }
 
-// Pin makes copies from b direct until Unpin. The CPU may not be allowed to write to b, as in a read-only mapping of a file.
-func (e *Engine) Pin(b []byte) error {
+// Pin makes copies from b direct until Unpin. The CPU may not be allowed to write to b, as in a read-only mapping of a file. After an error then is called when the driver does not
+// use b, which is never if it has not returned from the call.
+func (e *Engine) Pin(b []byte, then func()) error {
 	m, err := e.rt.Register(b, gpu.RegisteredReadOnly)
-	if err != nil {
+	switch {
+	case errors.Is(err, calls.ErrHangs):
+		e.left.Add(int64(len(b)))
+		return err
+	case err != nil:
+		then()
 		return err
 	}
 	e.mu.Lock()

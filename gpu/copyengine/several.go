@@ -45,11 +45,11 @@ func (s *Several) Write(m gpu.Memory, off int64, src []byte) error {
 func (s *Several) WriteAll(m gpu.Memory, at []int64, from [][]byte) error {
 	return s.engine(m).WriteAll(m, at, from)
 }
-func (s *Several) Stage(n int64) ([]byte, error) { return s.first.Stage(n) }
-func (s *Several) Unstage(b []byte)              { s.first.Unstage(b) }
-func (s *Several) Leave(b []byte)                { s.first.Leave(b) }
-func (s *Several) Pin(b []byte) error            { return s.first.Pin(b) }
-func (s *Several) Unpin(b []byte, then func())   { s.first.Unpin(b, then) }
+func (s *Several) Stage(n int64) ([]byte, error)   { return s.first.Stage(n) }
+func (s *Several) Unstage(b []byte)                { s.first.Unstage(b) }
+func (s *Several) Leave(b []byte)                  { s.first.Leave(b) }
+func (s *Several) Pin(b []byte, then func()) error { return s.first.Pin(b, then) }
+func (s *Several) Unpin(b []byte, then func())     { s.first.Unpin(b, then) }
 
 // Stuck is why copies no longer end on one of them.
 func (s *Several) Stuck() error {

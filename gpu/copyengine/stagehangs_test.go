@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/calls"
 	cpu "github.com/lanefs/lanefs/gpu/host"
 )
 
@@ -52,7 +53,7 @@ func TestStageHangs(t *testing.T) {
 		ended <- b
 	}()
 	<-stuck.stuck
-	require.NoError(t, e.Pin(page))
+	require.NoError(t, e.Pin(page, nil))
 	gone := make(chan bool)
 	e.Unpin(page, func() { gone <- true })
 	require.True(t, <-gone)
@@ -64,4 +65,31 @@ func TestStageHangs(t *testing.T) {
 	require.Len(t, b, 2*size)
 	_, ok := e.lookup(b)
 	require.True(t, ok)
+}
+
+// refusing is a runtime that registers no pages.
+type refusing struct {
+	gpu.Runtime
+	err error
+}
+
+func (r refusing) Register([]byte, gpu.Registered) (gpu.Memory, error) { return nil, r.err }
+
+// TestPinFails: pages that are not pinned are their owner's again, but for those that a call uses which was given up.
+func TestPinFails(t *testing.T) {
+	rt, err := cpu.Open(cpu.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close()) })
+	e, err := New(rt)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	page, after := make([]byte, 4096), 0
+	e.rt = refusing{rt, unix.ENOMEM}
+	require.ErrorIs(t, e.Pin(page, func() { after++ }), unix.ENOMEM)
+	require.Equal(t, 1, after)
+	require.Zero(t, e.Left())
+	e.rt = refusing{rt, calls.Hang("it does not return")}
+	require.ErrorIs(t, e.Pin(page, func() { after++ }), calls.ErrHangs)
+	require.Equal(t, 1, after)
+	require.EqualValues(t, 4096, e.Left())
 }

@@ -71,7 +71,7 @@ func Open(o Options) (*Runtime, error) {
 		return nil, fmt.Errorf("hip runtime: %w", err)
 	}
 	c.HostFlags = func(kind gpu.MemKind) uintptr { return hostFlags(kind, c.Facts.Arch, lib.version) }
-	c.Arrived = lib.arrived(r.agent)
+	c.Arrived, c.Direct = lib.arrived(r.agent), true
 	r.Device = driver.New(c)
 	for _, why := range []string{needsForce(c.Facts.Arch), c.NoVMM} {
 		if why != "" {

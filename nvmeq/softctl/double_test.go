@@ -64,8 +64,9 @@ type pinning struct {
 	pins map[*byte]bool // protected by mu
 }
 
-func (p *pinning) Pin(b []byte) error {
+func (p *pinning) Pin(b []byte, then func()) error {
 	if p.err != nil {
+		then()
 		return p.err
 	}
 	p.mu.Lock()

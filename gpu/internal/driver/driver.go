@@ -46,6 +46,7 @@ type Config struct {
 	ExportDMABUF func(d *Device, addr gpu.Addr, size int64) (fd int32, err error)
 	// Arrived makes what other devices have written into device memory visible to kernels. It is nil where that needs nothing.
 	Arrived func(d *Device) error
+	Direct  bool // Arrived calls no library
 	// Release lets go of the device.
 	Release func() error
 	// Lose has the device released as soon as a call finds it lost, and asks for that now and then. No call of the library is made after it. Host memory must not be the library's: HostFlags is nil.

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pinner pins pages of a file so that a copy engine reads them: b, which the CPU may not write to. Unpin ends that in the Pinner's own time,
-// and calls then when it has ended.
+// Pinner pins pages of a file so that a copy engine reads them: b, which the CPU may not write to. Unpin ends that in the Pinner's own time.
+// What follows its end, and a Pin that fails, is then: it is called once b is not used any more, which may be never.
 type Pinner interface {
-	Pin(b []byte) error
+	Pin(b []byte, then func()) error
 	Unpin(b []byte, then func())
 }
 
@@ -213,18 +213,21 @@ func (p *pages) pin(c *Chunk, off int64) {
 		if err == nil {
 			collapse(b, r[0])
 			_ = unix.Madvise(b, unix.MADV_POPULATE_READ) // several at once, which pinning is not
-			if err = p.pinner.Pin(b); err == nil {
+			if err = p.pinner.Pin(b, unmap(b)); err == nil {
 				c.pinned = append(c.pinned, part{off: r[0] - off, b: b})
 				bytes -= n
 				continue
 			}
-			_ = unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(n))
 		}
 		p.refuse.Store(true)
 		p.pinned.Add(-bytes) // of those that are not pinned
 		break
 	}
 	c.used.Store(time.Now().Unix())
+}
+
+func unmap(b []byte) func() {
+	return func() { _ = unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(len(b))) }
 }
 
 // data is where a range of the image, of whole pages, has no holes: whole pages, and at most partsMost of the parts that have partLeast bytes.
@@ -272,7 +275,7 @@ func (p *pages) makeRoom(n int64) bool {
 func (p *pages) unpin(c *Chunk) {
 	for _, s := range c.pinned {
 		p.pinned.Add(-int64(len(s.b)))
-		p.pinner.Unpin(s.b, func() { _ = unix.MunmapPtr(unsafe.Pointer(&s.b[0]), uintptr(len(s.b))) })
+		p.pinner.Unpin(s.b, unmap(s.b))
 	}
 	if len(c.pinned) > 0 {
 		c.read.Store(0)

@@ -21,16 +21,20 @@ import (
 // pins is a Pinner that says which chunks it has.
 type pins struct {
 	err  error         // of Pin
+	uses bool          // what it has not pinned, for ever
 	held chan struct{} // Pin waits until it is closed, if there is one
 	mu   sync.Mutex
 	all  map[*byte]bool // protected by mu
 }
 
-func (p *pins) Pin(b []byte) error {
+func (p *pins) Pin(b []byte, then func()) error {
 	if p.held != nil {
 		<-p.held
 	}
 	if p.err != nil {
+		if !p.uses {
+			then()
+		}
 		return p.err
 	}
 	p.mu.Lock()
@@ -279,16 +283,23 @@ func hugeOf(t *testing.T, path string) (bytes int64) {
 }
 
 func TestPagesRefused(t *testing.T) {
-	r := newReader(t, &pins{all: map[*byte]bool{}, err: errors.New("no")})
-	for range 3 {
-		r.pass()
+	for _, uses := range []bool{false, true} {
+		r := newReader(t, &pins{all: map[*byte]bool{}, err: errors.New("no"), uses: uses})
+		for range 3 {
+			r.pass()
+		}
+		require.True(t, r.m.pages.refuse.Load())
+		require.Zero(t, r.m.Pinned())
+		name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(r.m.fd))
+		require.NoError(t, err)
+		require.NoError(t, r.m.Close())
+		maps, err := os.ReadFile("/proc/self/maps")
+		require.NoError(t, err)
+		require.Equal(t, uses, bytes.Contains(maps, []byte(name)), "what may be used yet stays mapped")
 	}
-	require.True(t, r.m.pages.refuse.Load())
-	require.Zero(t, r.m.Pinned())
-	require.NoError(t, r.m.Close())
 
 	p := &pins{all: map[*byte]bool{}}
-	r = newReader(t, p)
+	r := newReader(t, p)
 	pages := r.m.pages
 	pages.limit = chunkSize
 	for range 3 {
