@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
@@ -113,7 +114,7 @@ func openOne(name, which string, several bool, log *slog.Logger, stop <-chan str
 	}
 	for _, g := range gpus {
 		if g.name == name {
-			return openGPU(g.name, func() (gpuRuntime, error) { return g.open(which) }, log, stop)
+			return openGPU(g.name, which, g.open, log, stop)
 		}
 	}
 	return nil, fmt.Errorf("no runtime %q", name)
@@ -131,7 +132,7 @@ func openNamed(name string, log *slog.Logger, stop <-chan struct{}) (gpu.Runtime
 		if !auto && g.name != name {
 			continue
 		}
-		rt, err := openGPU(g.name, func() (gpuRuntime, error) { return g.open("") }, log, stop)
+		rt, err := openGPU(g.name, "", g.open, log, stop)
 		if err == nil {
 			return rt, nil
 		}
@@ -161,8 +162,31 @@ func onCPU(log *slog.Logger, why string) { log.Info("the lanes run on the CPU", 
 // openTimeout is how long the driver may take from one call to the next, and for each call after that; tests shorten it.
 var openTimeout = bounded.Limit
 
-// openGPU opens a GPU on which the kernels run, whose calls are bounded. A driver that does not return from a call is left to it: what it may give later is nobody's.
-func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger, stop <-chan struct{}) (gpuRuntime, error) {
+// hungGPUs says why a GPU that the process has opened hangs, as a func() error, by what it was opened as.
+var hungGPUs sync.Map
+
+// openGPU opens a GPU on which the kernels run, whose calls are bounded. A driver that does not return from a call is left to it: what it may give later is nobody's. One that has hung
+// is not opened again: the process would wait again.
+func openGPU(name, which string, open func(which string) (gpuRuntime, error), log *slog.Logger, stop <-chan struct{}) (gpuRuntime, error) {
+	as := name + ":" + which
+	if why, before := hungGPUs.Load(as); before {
+		if err := why.(func() error)(); err != nil {
+			return nil, err
+		}
+	}
+	rt, err := openBounded(name, func() (gpuRuntime, error) { return open(which) }, log, stop)
+	switch {
+	case err == nil:
+		hungGPUs.Store(as, rt.Hung)
+		return rt, nil
+	case errors.Is(err, calls.ErrHangs):
+		hungGPUs.Store(as, func() error { return err })
+	}
+	return nil, err
+}
+
+// openBounded is openGPU, each time anew.
+func openBounded(name string, open func() (gpuRuntime, error), log *slog.Logger, stop <-chan struct{}) (*bounded.Runtime, error) {
 	was := uint64(0)
 	goesOn := func(n *calls.Notes) bool {
 		_, now := n.Last()
@@ -182,7 +206,7 @@ func openGPU(name string, open func() (gpuRuntime, error), log *slog.Logger, sto
 	return nil, bounded.Hangs(name, call, openTimeout, stop)
 }
 
-// openNow is openGPU, for as long as the driver takes.
+// openNow is openBounded, for as long as the driver takes.
 func openNow(open func() (gpuRuntime, error), log *slog.Logger) (gpuRuntime, error) {
 	rt, err := open()
 	if err != nil {
