@@ -123,9 +123,9 @@ func apart[T any](r *Runtime, what string, f func() (T, error), late func(T)) (n
 
 // call is f's result, or why it was given up.
 func call[T any](r *Runtime, what string, limit time.Duration, f func() (T, error), late func(T, error)) (got T, hung, err error) {
-	began := time.Now()
+	logged := calls.LogReturn[T](r.o.Log, "runtime", r.Name(), "call", what)
 	got, name, err := Call(limit, r.o.Stop, nil, f, func(v T, err error) {
-		r.o.Log.Warn("the GPU's driver has returned from a call that was given up", "runtime", r.Name(), "call", what, "after", time.Since(began).Round(time.Millisecond).String())
+		logged(v, err)
 		if late != nil {
 			late(v, err)
 		}

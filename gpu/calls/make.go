@@ -2,6 +2,7 @@ package calls
 
 import (
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"time"
 )
@@ -89,6 +90,14 @@ func Make[T any](w Wait, f func() (T, error), late func(T, error)) (got T, end E
 		return v, Returned, bad
 	}
 	return got, end, nil
+}
+
+// LogReturn is Make's late for a call whose return is of interest only to who reads the log: a warning, with these attributes and how long the call has taken from now on.
+func LogReturn[T any](log *slog.Logger, attributes ...any) func(T, error) {
+	began := time.Now()
+	return func(T, error) {
+		log.Warn("the GPU's driver has returned from a call that was given up", append(attributes, "after", time.Since(began).Round(time.Millisecond).String())...)
+	}
 }
 
 // While is a Wait.Spent for time that counts only while is says so.

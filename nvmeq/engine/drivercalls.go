@@ -28,11 +28,8 @@ func within[T any](d *driverCalls, what string, wait time.Duration, f func() (T,
 	if d.hung.Load() {
 		return none, errCallHangs
 	}
-	began := time.Now()
 	limit := d.limit + wait
-	got, end, err := calls.Make(calls.Wait{Limit: limit}, f, func(T, error) {
-		d.c.Log().Warn("the GPU's driver has returned from a call that was given up", "device", d.c.Name(), "call", what, "after", time.Since(began).Round(time.Millisecond).String())
-	})
+	got, end, err := calls.Make(calls.Wait{Limit: limit}, f, calls.LogReturn[T](d.c.Log(), "device", d.c.Name(), "call", what))
 	if end == calls.Returned {
 		return got, err
 	}
