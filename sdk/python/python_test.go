@@ -374,3 +374,83 @@ func TestClosed(t *testing.T) {
 	}
 	require.Equal(t, "ok\n", python(t, sharetest.New(t, 64*mib, 32*mib), filepath.Join("tests", "closed.py")))
 }
+
+// TestExit: the interpreter's end does not wait for a device that does not answer, whatever is under way, and prints nothing; nor does it when warnings are errors and the interpreter checks itself.
+func TestExit(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	m := sharetest.New(t, 256*mib, 64*mib)
+	m.Write("file", make([]byte, 3*mib))
+	for _, name := range []string{"loop", "uvloop", "queued", "thread", "thread_straight", "thread_maps", "ring", "os_exit", "at_exit"} {
+		t.Run(name, func(t *testing.T) {
+			cmd := command(t, m, "-X", "dev", "-W", "error", filepath.Join("tests", "exit.py"), name)
+			if name == "uvloop" {
+				hasModule(t, cmd, name)
+			}
+			var errs strings.Builder
+			cmd.Stderr = &errs
+			p := sharetest.Start(t, cmd)
+			require.Equal(t, "ready", p.Says())
+			await, release := m.HoldFirst(blockdev.OpRead)
+			defer release()
+			p.GoOn()
+			require.Equal(t, "under way", p.Says())
+			await(name)
+			p.GoOn()
+			require.NoError(t, p.Wait(), "%s", &errs)
+			require.Empty(t, errs.String())
+		})
+	}
+}
+
+// TestConditionsOfPython: what kind of interpreter runs a program, what event loop it has, and what it has at its end, makes no difference, or is refused in words.
+func TestConditionsOfPython(t *testing.T) {
+	if !library(t) {
+		t.Skip("needs cc: make deps installs it")
+	}
+	m := sharetest.New(t, 64*mib, 32*mib)
+	m.Write("file", make([]byte, mib))
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name string
+		with []string
+	}{
+		{"plain", []string{"-O"}}, {"plain", []string{"-OO"}}, {"plain", []string{"-I", "-c", "import runpy, sys; sys.path.insert(0, " + strconv.Quote(here) + "); runpy.run_path('tests/conditions.py', run_name='__main__')"}},
+		{"mapped", nil}, {"frozen", nil}, {"at_exit", nil}, {"uvloop", nil}, {"anyio", nil}, {"trio", nil}, {"subinterpreter", nil},
+	} {
+		t.Run(c.name+" "+strings.Join(c.with[:min(len(c.with), 1)], ""), func(t *testing.T) {
+			args := append([]string{"-X", "dev", "-W", "error"}, c.with...)
+			if len(c.with) < 2 {
+				args = append(args, filepath.Join("tests", "conditions.py"))
+			}
+			cmd := command(t, m, append(args, c.name)...)
+			if slices.Contains([]string{"uvloop", "anyio", "trio"}, c.name) {
+				hasModule(t, cmd, c.name)
+			}
+			if c.name == "subinterpreter" {
+				hasModule(t, cmd, "_xxsubinterpreters") // Python's own, to 3.12
+			}
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			if c.name == "subinterpreter" {
+				require.Equal(t, "100 True True\nok\n", string(out))
+				return
+			}
+			require.Equal(t, "ok\n", string(out))
+		})
+	}
+}
+
+// hasModule has a program run by a Python that has a module, or skips the test.
+func hasModule(t *testing.T, cmd *exec.Cmd, module string) {
+	t.Helper()
+	for _, bin := range []string{cmd.Path, "/usr/bin/python3"} { // Debian's is the system's Python's
+		if exec.Command(bin, "-c", "import "+module).Run() == nil {
+			cmd.Path, cmd.Args[0] = bin, bin
+			return
+		}
+	}
+	t.Skip("needs " + module + ": apt-get install --no-install-recommends python3-" + module)
+}

@@ -26,7 +26,9 @@ type Program struct {
 // Start starts a program.
 func Start(t testing.TB, cmd *exec.Cmd) *Program {
 	t.Helper()
-	cmd.Stderr = os.Stderr
+	if cmd.Stderr == nil {
+		cmd.Stderr = os.Stderr
+	}
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()

@@ -11,7 +11,7 @@
  * HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, which of them; LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set, with "stick" calls for streams do not return as long as it is there, with "open" hipGetDeviceCount and with "copy" those of copies, after they have made the file whose name has ".hangs" behind it.
- * With "NAME N" in it the N-th call of that function, and those after it, do likewise. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
+ * With "NAME N" in it the N-th call of that function, and those after it, do likewise; with "NAME N DEVICE" those for that device. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
  * amdgpu does not; LANEFS_SHIM_ENDED names a file that says when such a registration ended, LANEFS_SHIM_IDLE one that says when a thread with SCHED_IDLE made a call. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
  * that others reach has two copies, that of the GPU's kernels and that of other devices and the CPU (backend_cpu.c, with two variables more).
@@ -115,18 +115,19 @@ static void hangs(void) {
 		fclose(f);
 }
 
-/* A call of a function, counted from 1, that does not return as long as the file of LANEFS_SHIM_FAIL has the function's name in it, and that call's number or a lower one. */
+/* A call of a function, counted from 1, that does not return as long as the file of LANEFS_SHIM_FAIL has the function's name in it, and that call's number or a lower one; with a device behind it, one
+ * with that device current. */
 static void hold(const char *name, int call) {
 	const char *file = getenv("LANEFS_SHIM_FAIL");
 	while (file) {
 		FILE *f = fopen(file, "re");
 		char said[64] = "";
-		int from = 0;
+		int from = 0, device = current;
 		if (!f)
 			return;
-		int got = fscanf(f, "%63s %d", said, &from);
+		int got = fscanf(f, "%63s %d %d", said, &from, &device);
 		fclose(f);
-		if (got != 2 || strcmp(said, name) != 0 || call < from)
+		if (got < 2 || strcmp(said, name) != 0 || call < from || device != current)
 			return;
 		hangs();
 		usleep(10000);

@@ -510,6 +510,8 @@ class File(Closable):
         ------
         ValueError, TypeError, OSError
             As `read_batch`.
+        RuntimeError
+            It is awaited where no event loop of asyncio's runs: by trio's, for one.
         """
         return self._batch_async(True, *args, **kwargs)
 
@@ -531,6 +533,8 @@ class File(Closable):
         ------
         ValueError, TypeError, OSError
             As `write_batch`.
+        RuntimeError
+            It is awaited where no event loop of asyncio's runs: by trio's, for one.
         """
         return self._batch_async(False, *args, **kwargs)
 

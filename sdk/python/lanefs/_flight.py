@@ -150,6 +150,8 @@ class StreamBatch(Here):
         ------
         OSError
             As `wait`.
+        RuntimeError
+            No event loop of asyncio's runs: trio's does, for one.
         """
         return in_thread(self.results).__await__()
 
@@ -175,10 +177,35 @@ class _Call:
         return self._first.acquire(blocking=False)
 
 
+_calls = None  # a set of those that have not ended, weakly
+
+
+def _register():
+    """The interpreter's end gives up all calls of in_thread: a loop that was closed tells them nothing, and their executor waits for its threads, perhaps for as long as the daemon stands still.
+    There is no public call for what comes before that wait; the executor registers itself so, too."""
+    global _calls
+    import concurrent.futures.thread  # noqa: F401: registers itself first, and is called last
+    if _calls is None:
+        _calls = weakref.WeakSet()
+        getattr(threading, "_register_atexit", lambda _: None)(_give_up_all)
+
+
+def _give_up_all():
+    for call in tuple(_calls):
+        call.give_up()
+
+
 async def in_thread(call, *args):
     import asyncio  # late: it is large
+    if _calls is None:
+        _register()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError("no event loop of asyncio's runs, for which this is: elsewhere, as with trio, have a thread make the call that waits, as by trio.to_thread.run_sync(f.read_batch, ...)") from None
     call = _Call(call, args)
-    done = asyncio.get_running_loop().run_in_executor(None, call)
+    _calls.add(call)
+    done = loop.run_in_executor(None, call)
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:

@@ -255,7 +255,7 @@ def save(tensors, path, metadata=None, fallback=False):
     ValueError
         What is no tensor, or a sparse one or one without memory, or of a type that safetensors has no name for; a name that is no text, or that UTF-8 cannot have, or the format's own.
     NotLaneFS, OSError
-        As open and File.commit. What was at path is still there.
+        As open and File.commit. What was at path is still there. EISDIR: path names a directory, as with a slash at its end.
     """
     header, parts, at = {}, [], 0
     for name in tensors:
@@ -274,7 +274,10 @@ def save(tensors, path, metadata=None, fallback=False):
     head = struct.pack("<Q", len(text)) + text
     parts.insert(0, memoryview(head))
     total = len(head) + at
-    path = os.path.realpath(os.fsdecode(path))
+    path = os.fsdecode(path)
+    if os.path.basename(path) in ("", ".", ".."):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC))  # EISDIR, or whatever else it is: no file has such a name
+    path = os.path.realpath(path)
     with _temporary.made(path) as (name, fd):
         was = _temporary.private(fd, path)
         with _file.File(name, "w", fallback, path) as f:

@@ -919,6 +919,20 @@ class Safetensors(unittest.TestCase):
             self.assertEqual(list(lanefs.load_safetensors(p, framework="none")), ["sors" if isinstance(to, str) else "b"])
         self.assertEqual([n for n in os.listdir(DIR) if n.endswith(".tmp")], [])
 
+    def test_save_no_file(self):
+        """A name that no file can have, of what is not there, a file and a directory, is the kernel's error, and makes nothing."""
+        one = lanefs.load_safetensors(write("one.safetensors", safetensors(self.tensors)), framework="none")
+        os.makedirs(path("folder"), exist_ok=True)
+        before = sorted(os.listdir(DIR))
+        for name in "nothing/", "nothing/.", "one.safetensors/", "one.safetensors/.", "folder/", "folder/..", "folder":
+            with self.assertRaises(OSError) as raised, open(path(name), "wb"):
+                pass
+            with self.assertRaises(OSError, msg=name) as e:
+                lanefs.save({"a": one["w"]}, path(name))
+            self.assertEqual(e.exception.errno, raised.exception.errno, name)
+        self.assertRaises(FileNotFoundError, lanefs.save, {"a": one["w"]}, "")
+        self.assertEqual(sorted(os.listdir(DIR)), before)
+
     def test_load(self):
         p = write("load.safetensors", safetensors(self.tensors, {"who": "test"}))
         t = lanefs.load_safetensors(p, framework="none")
