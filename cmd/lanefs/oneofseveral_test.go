@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,10 +42,10 @@ func TestOneOfSeveralHangsOpening(t *testing.T) {
 	}
 }
 
-// TestOneOfSeveralHangs: of two GPUs one does not return from a copy. Its program has an error; one with memory of the other goes on, as do all files, and the unmount ends though the
+// TestOneOfSeveralHangs: of two GPUs one does not return from a copy, or is lost. Its program has an error; one with memory of the other goes on, as do all files, and the unmount ends though the
 // calls by which the GPU would be closed hang, too.
 func TestOneOfSeveralHangs(t *testing.T) {
-	for _, how := range []string{"hipMemcpyAsync 1 1", "lose", "hipStreamDestroy 1 1", "hipHostUnregister 1 1", "hipModuleUnload 1 1"} {
+	for _, how := range []string{"hipMemcpyAsync 1 1", "lose 1", "hipStreamDestroy 1 1", "hipHostUnregister 1 1", "hipModuleUnload 1 1"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel() // they wait, mostly
 			p := severalHang(t, "")
@@ -90,6 +91,11 @@ func TestOneOfSeveralHangs(t *testing.T) {
 				require.NoError(t, first.read(), "while it hangs")
 				require.ErrorIs(t, <-failed, unix.EIO)
 				require.ErrorIs(t, second.read(), unix.EIO)
+			}
+			if how == "lose 1" {
+				p.eventually("its program hears of it", func() bool { return errors.Is(second.read(), unix.EIO) })
+			}
+			if strings.HasPrefix(how, "hipMemcpyAsync") || how == "lose 1" {
 				p.eventually("the mount says it", func() bool {
 					r, err := p.stat(mnt)
 					return err == nil && r.Runtime.Failed != ""

@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 enum { CURRENT = -1 }; /* the device was the thread's already */
-enum { DESTROYED = 709 }; /* CUDA_ERROR_CONTEXT_IS_DESTROYED */
+enum { DESTROYED = 709 }; /* CUDA_ERROR_CONTEXT_IS_DESTROYED, hipErrorContextIsDestroyed */
+enum { BUFFER_ID = 7 };   /* HIP_POINTER_ATTRIBUTE_BUFFER_ID */
+enum { UNKNOWN = 1 };     /* hipErrorInvalidValue: of an address that is no memory's of HIP's */
 enum { RELAXED = 2 };  /* CU_STREAM_CAPTURE_MODE_RELAXED, hipStreamCaptureModeRelaxed */
 enum { MALLOC_PAGE = 4096, OPAQUE_FD = 1, POSIX_FD = 1, DEVICE = 1, READ_WRITE = 3, VALUE_SINCE = 70100000 };
 
@@ -55,7 +57,7 @@ int lanefs_gpu_bad(struct gpu *g, const char *what, int code)
 	if (code == -1)
 		snprintf(f.text, sizeof f.text, "the GPU's library has no %s%s", prefix, what);
 	else
-		snprintf(f.text, sizeof f.text, "%s%s: error %d%s%s%s", prefix, what, code, name ? ", " : "", name ? name : "", code == DESTROYED ? ": the program has reset the device (cudaDeviceReset), or destroyed the context" :
+		snprintf(f.text, sizeof f.text, "%s%s: error %d%s%s%s", prefix, what, code, name ? ", " : "", name ? name : "", code == DESTROYED ? g->hip ? ": the program has reset the device (hipDeviceReset), or destroyed the stream" : ": the program has reset the device (cudaDeviceReset), or destroyed the context" :
 			lanefs_gpu_lost(code) ? ": the GPU's context is lost, by a kernel of this program as a rule; only a new process gets another" : "");
 	return lanefs_fail_as(&f);
 }
@@ -132,8 +134,13 @@ int lanefs_gpu_current(int hip, char *device, int size)
 	return 0;
 }
 
-/* Asks for the number of the context. HIP has none, nor have drivers before 12.0. */
-static int number(struct gpu *g, unsigned long long *id) { return g->hip ? -1 : CALL(g, "CtxGetId", (void *, unsigned long long *), g->context, id); }
+/* Asks for the number of the context, which drivers before 12.0 do not have, or of the sentinel. */
+static int number(struct gpu *g, unsigned long long *id)
+{
+	if (g->hip)
+		return g->context ? CALL(g, "PointerGetAttribute", (void *, int, void *), id, BUFFER_ID, g->context) : -1;
+	return CALL(g, "CtxGetId", (void *, unsigned long long *), g->context, id);
+}
 
 int lanefs_gpu_is(struct gpu *g)
 {
@@ -141,7 +148,7 @@ int lanefs_gpu_is(struct gpu *g)
 	if (g->gone || !g->id)
 		return !g->gone;
 	int rc = number(g, &id);
-	if (rc == DESTROYED || (!rc && id != g->id)) /* and not, for one, if it is lost */
+	if (rc == DESTROYED || (!rc && id != g->id) || (g->hip && rc == UNKNOWN)) /* and not, for one, if it is lost */
 		g->gone = 1;
 	return !g->gone;
 }
@@ -153,6 +160,17 @@ static struct gpu *listed(int hip, int ordinal)
 	while (g && (g->hip != hip || g->ordinal != ordinal || !lanefs_gpu_is(g)))
 		g = g->next;
 	return g;
+}
+
+/* Allocates the sentinel of a device of HIP's. Without one no reset is noticed. */
+static void watch(struct gpu *g)
+{
+	struct was was;
+	if (lanefs_gpu_enter(g, &was))
+		return;
+	if (CALL(g, "Malloc", (void **, size_t), &g->context, MALLOC_PAGE))
+		g->context = NULL;
+	lanefs_gpu_leave(g, &was);
 }
 
 /* The GPU of the list, or g, which becomes one of it. The caller holds the lock. */
@@ -170,6 +188,8 @@ static struct gpu *keep(struct gpu *g)
 		free(g);
 		return NULL;
 	}
+	if (g->hip)
+		watch(g);
 	if (number(g, &g->id))
 		g->id = 0;
 	g->next = gpus;

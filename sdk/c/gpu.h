@@ -17,8 +17,8 @@
 struct gpu {
 	struct gpu *next;
 	int hip, ordinal;
-	void *lib, *context;
-	unsigned long long id; /* of the context, CUDA's, which never gives one twice in a process; 0: not known, of HIP and of drivers before 12.0 */
+	void *lib, *context;   /* with HIP, which has no contexts, the sentinel: memory of the device that a reset frees */
+	unsigned long long id; /* of the context, CUDA's, or the sentinel, HIP's (BUFFER_ID): never given twice in a process. 0: not known, of drivers before 12.0 */
 	_Atomic int gone;      /* the device was reset since */
 	_Atomic uint64_t busy; /* until this time (CLOCK_MONOTONIC, ns) small copies go as rows, for cuFile's calls: a plain one was late */
 	_Atomic uint64_t late; /* until this time kernels wait for those of others, and batches of some pieces go by copies */

@@ -11,7 +11,7 @@
  * HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, which of them; LANEFS_SHIM_NO_DMABUF, a kernel that exports no DMA-BUFs; LANEFS_SHIM_LOST, a device whose every kernel has failed.
  * LANEFS_SHIM_FAIL names a file: once there is "refuse" in it no kernel can be launched, with "hang" those that are never
  * begin, with "lose" it is as if LANEFS_SHIM_LOST were set, with "stick" calls for streams do not return as long as it is there, with "open" hipGetDeviceCount and with "copy" those of copies, after they have made the file whose name has ".hangs" behind it.
- * With "NAME N" in it the N-th call of that function, and those after it, do likewise; with "NAME N DEVICE" those for that device. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
+ * With "NAME N" in it the N-th call of that function, and those after it, do likewise; with "NAME N DEVICE" those for that device, and likewise with a device behind the other words. Over plain memory, LANEFS_SHIM_HOST names the file, a PCI
  * function's BAR, that hipHostMalloc's memory is in; with LANEFS_SHIM_NO_IOMEM I/O memory is not registered, as mainline
  * amdgpu does not; LANEFS_SHIM_ENDED names a file that says when such a registration ended, LANEFS_SHIM_IDLE one that says when a thread with SCHED_IDLE made a call. With LANEFS_SHIM_NO_WAIT streams cannot wait for values. With LANEFS_SHIM_COPIES, over plain memory, device memory
  * that others reach has two copies, that of the GPU's kernels and that of other devices and the CPU (backend_cpu.c, with two variables more).
@@ -31,7 +31,7 @@
 #define SHIM_VERSION 70100000
 #endif
 #define API __attribute__((visibility("default")))
-enum { ALREADY_REGISTERED = 712 }; /* besides those of backend.h */
+enum { CONTEXT_IS_DESTROYED = 709, ALREADY_REGISTERED = 712 }; /* besides those of backend.h */
 enum { PAGE = 4096, HSA_OK = 0, HSA_ERROR = 0x1000, HSA_INVALID = 0x1001, HSA_INVALID_AGENT = 0x1004, AGENT = 0x4c616e65 };
 
 static struct facts facts;
@@ -94,16 +94,17 @@ void phys_retain(phys *p) { __atomic_add_fetch(&p->refs, 1, __ATOMIC_RELAXED); }
 /* ACQ_REL: all accesses before the other releases happen before be_destroy. */
 static int phys_release(phys *p) { return __atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL) == 0 ? be_destroy(p) : OK; }
 
-/* Whether the file of LANEFS_SHIM_FAIL contains what. */
+/* Whether the file of LANEFS_SHIM_FAIL contains what; with a device behind it, whether that is current. */
 static int failing(const char *what) {
 	const char *name = getenv("LANEFS_SHIM_FAIL");
 	FILE *f = name ? fopen(name, "re") : NULL;
 	char said[64] = "";
+	int device = current;
 	if (!f)
 		return 0;
-	int got = fscanf(f, "%63s", said);
+	int got = fscanf(f, "%63s %d", said, &device);
 	fclose(f);
-	return got == 1 && strcmp(said, what) == 0;
+	return got >= 1 && strcmp(said, what) == 0 && device == current;
 }
 
 /* Makes the file whose name has ".hangs" behind it. */
@@ -721,9 +722,50 @@ API int hipModuleGetFunction(void **f, void *m, const char *name) {
 	return be_module_function(f, m, name);
 }
 
+/* Streams that there are, and whose device they are. As with AMD's, the calls for streams refuse what is none, one that a reset has ended for instance (hip::isValid). */
+static struct stream { struct stream *next; void *s; int device; } *streams; /* protected by lock */
+
+static int stream_create(void **s, int urgent) {
+	int rc = be_stream_create(s, urgent);
+	if (rc != OK)
+		return rc;
+	struct stream *one = malloc(sizeof *one);
+	pthread_mutex_lock(&lock);
+	*one = (struct stream){streams, *s, current};
+	streams = one;
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
+
+/* Takes the stream, or any of a device if it is NULL, out of those that there are. */
+static void *stream_take(void *s, int device) {
+	void *found = NULL;
+	pthread_mutex_lock(&lock);
+	for (struct stream **l = &streams; *l; l = &(*l)->next)
+		if (s ? (*l)->s == s : (*l)->device == device) {
+			struct stream *gone = *l;
+			found = gone->s;
+			*l = gone->next;
+			free(gone);
+			break;
+		}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+static int stream_is(void *s) {
+	int is = (uintptr_t)s <= 2; /* the default ones */
+	pthread_mutex_lock(&lock);
+	for (struct stream *l = streams; l && !is; l = l->next)
+		is = l->s == s;
+	pthread_mutex_unlock(&lock);
+	return is;
+}
+#define STREAM(s) do { if (!stream_is(s)) return CONTEXT_IS_DESTROYED; } while (0)
+
 API int hipStreamCreateWithFlags(void **s, unsigned flags) {
 	NEED();
-	return flags != 1 ? INVALID : be_stream_create(s, 0);
+	return flags != 1 ? INVALID : stream_create(s, 0);
 }
 
 API int hipDeviceGetStreamPriorityRange(int *least, int *most) {
@@ -735,7 +777,7 @@ API int hipDeviceGetStreamPriorityRange(int *least, int *most) {
 
 API int hipStreamCreateWithPriority(void **s, unsigned flags, int priority) {
 	NEED();
-	return flags != 1 || priority < -1 || priority > 1 ? INVALID : be_stream_create(s, priority < 0);
+	return flags != 1 || priority < -1 || priority > 1 ? INVALID : stream_create(s, priority < 0);
 }
 
 API int hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void *f, int block, size_t dynamic) {
@@ -745,7 +787,38 @@ API int hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void *f, int 
 
 API int hipStreamDestroy(void *s) {
 	NEED();
-	return be_stream_destroy(s);
+	STREAM(s);
+	return be_stream_destroy(stream_take(s, 0));
+}
+
+/*
+ * The device's memory of hipMalloc and HSA, its streams, and what is registered are no more; events, modules and what is mapped by virtual memory management stay. So it is in AMD's sources (clr,
+ * hip::Device::Reset), for one device: with several, what is registered stays, too.
+ */
+API int hipDeviceReset(void) {
+	NEED();
+	int rc = be_sync();
+	for (void *s; rc == OK && (s = stream_take(NULL, current));)
+		rc = be_stream_destroy(s);
+	for (struct alloc *a = allocs; rc == OK && a;) {
+		struct alloc *next = a->next;
+		if (a->device == current)
+			rc = disown(a->at);
+		a = next;
+	}
+	while (rc == OK && registrations)
+		rc = hipHostUnregister(registrations->at);
+	return rc;
+}
+
+/* How much is registered, which no call of AMD's says. */
+API size_t shim_registered(void) {
+	size_t n = 0;
+	pthread_mutex_lock(&registering);
+	for (struct registered *r = registrations; r; r = r->next)
+		n += r->n;
+	pthread_mutex_unlock(&registering);
+	return n;
 }
 
 /* A call that does not return, for a while. */
@@ -756,6 +829,7 @@ static void stick(void) {
 
 API int hipStreamQuery(void *s) {
 	NEED();
+	STREAM(s);
 	stick();
 	if (getenv("LANEFS_SHIM_LOST") || failing("lose"))
 		return LAUNCH_FAILURE;
@@ -765,6 +839,7 @@ API int hipStreamQuery(void *s) {
 API int hipModuleLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 	unsigned shared, void *s, void **params, void **extra) {
 	NEED();
+	STREAM(s);
 	if (!gx || !gy || !gz || !bx || !by || !bz || shared || extra || !params)
 		return INVALID;
 	stick();
@@ -787,6 +862,7 @@ static int within(const void *at, size_t n) {
 
 API int hipMemcpyAsync(void *dst, const void *src, size_t n, int kind, void *s) {
 	NEED();
+	STREAM(s);
 	if (!within(dst, n) || !within(src, n))
 		return INVALID;
 	while (failing("copy")) {
@@ -798,16 +874,19 @@ API int hipMemcpyAsync(void *dst, const void *src, size_t n, int kind, void *s) 
 
 API int hipMemsetD8Async(void *dst, unsigned char v, size_t n, void *s) {
 	NEED();
+	STREAM(s);
 	return be_fill(dst, v, n, s);
 }
 
 API int hipLaunchHostFunc(void *s, void (*f)(void *), void *arg) {
 	NEED();
+	STREAM(s);
 	return be_call(f, arg, s);
 }
 
 API int hipStreamWaitValue64(void *s, void *word, uint64_t value, unsigned flags, uint64_t mask) {
 	NEED();
+	STREAM(s);
 	if (flags != 0 || mask != UINT64_MAX)
 		return INVALID;
 	return be_wait(word, value, s);
@@ -844,6 +923,7 @@ API int hipEventCreateWithFlags(void **e, unsigned flags) {
 API int hipEventRecord(void *event, void *s) {
 	struct event *e = event;
 	NEED();
+	STREAM(s);
 	__atomic_add_fetch(&e->records, 1, __ATOMIC_RELEASE);
 	int rc = be_call(happen, e, s);
 	if (rc != OK)
@@ -884,6 +964,7 @@ API int hipEventDestroy(void *event) {
 API int hipStreamSynchronize(void *s) {
 	int rc;
 	NEED();
+	STREAM(s);
 	while ((rc = be_stream_query(s)) == NOT_READY)
 		usleep(10);
 	return rc;

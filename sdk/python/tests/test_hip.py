@@ -2,7 +2,10 @@
 kind of its memory. Run by the tests of cmd/lanefs. NumPy and PyTorch are not needed: HIP's own copies check the memory."""
 
 import ctypes
+import errno
 import os
+import subprocess
+import sys
 import unittest
 
 import lanefs
@@ -92,6 +95,62 @@ class HIP(unittest.TestCase):
         self.assertTrue(rungs["kernel"] >= n and rungs["copies"] > 0 and rungs["host"] == 0, rungs)
         self.driver.do("Free", memory)
 
+    def test_reset(self):
+        """A program that resets its device goes on. In a process of its own, for the reset takes from all."""
+        out = subprocess.run([sys.executable, "-X", "faulthandler", __file__, "reset", self.path], capture_output=True, text=True)
+        self.assertEqual((out.returncode, out.stdout, out.stderr), (0, "right\n", ""))
+
+
+def reset(path):
+    """Whatever the library has made on the device before is made again; memory and streams that are no more are errors."""
+    with open(path, "rb") as f:
+        data = f.read()
+    n, f = len(data), lanefs.open(path, "r+")
+    driver, at, stream, host = Driver.of("hip", f.session.device), ctypes.c_void_p(), ctypes.c_void_p(), bytearray(len(data))
+    registered = getattr(driver._lib, "shim_registered", None)  # of the stand-in
+    if registered:
+        registered.restype = ctypes.c_size_t
+
+    def refused(call, *args, **kwargs):
+        try:
+            call(*args, **kwargs)
+        except OSError as e:
+            return str(e)
+        raise SystemExit("it is no error")
+
+    for _ in range(3):
+        driver.do("SetDevice", driver.ordinal)
+        driver.do("Malloc", ctypes.byref(at), ctypes.c_size_t(n))
+        driver.do("StreamCreateWithFlags", ctypes.byref(stream), ctypes.c_uint(1))
+        on, pieces = stream.value, range(0, 40000, 1000)
+        if f.read_into(at.value, length=n, stream=on) != n or list(f.read_batch(at.value, pieces, pieces, [1000] * 40, stream=on)) != [1000] * 40:
+            raise SystemExit("short")
+        if list(f.write_batch(at.value, [0], [0], [n], stream=on)) != [n] or f.read_into(host) != n or host != data:
+            raise SystemExit("other bytes")
+        if registered and not registered():
+            raise SystemExit("the stage is not registered")
+        batch = f.read_batch_on(at.value, [0], [0], [n], stream=stream.value)
+        driver.do("DeviceReset")
+        if registered and registered():
+            raise SystemExit("the stage is registered yet")
+        try:
+            batch.results()
+        except OSError as e:
+            if e.errno != errno.EIO:
+                raise
+        refused(f.read_into, at.value, length=n)
+        if f.write_from(data) != n or f.read_into(host) != n or host != data:
+            raise SystemExit("other bytes by the CPU")
+        driver.do("Malloc", ctypes.byref(at), ctypes.c_size_t(n))
+        why = refused(f.read_into, at.value, length=n, stream=stream.value)
+        if registered and "the program has reset the device (hipDeviceReset)" not in why:
+            raise SystemExit(why)
+        driver.do("Free", at)
+    print("right", flush=True)
+
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    if sys.argv[1:2] == ["reset"]:
+        reset(sys.argv[2])
+    else:
+        unittest.main(verbosity=2)
