@@ -97,8 +97,8 @@ static void begin(struct owner *o, struct part *p)
 		lanefs_fail(ECONNRESET, lanefs_gone_text);
 		lanefs_batch_give_up(b);
 	}
-	if (!b->read && b->target.only_host) /* CUDA's copies from the CPU's memory to the CPU's would wait in the caller's thread for what is on the stream before them */
-		lanefs_stage_by_cpu(&o->stage, p, 0);
+	if (!b->read && b->target.only_host && lanefs_stage_by_cpu(&o->stage, p, &b->target, 0)) /* CUDA's copies from the CPU's memory to the CPU's would wait in the caller's thread for what is on the stream before them */
+		lanefs_batch_give_up(b);
 	lanefs_batch_submit(b, p); /* not if the batch has failed */
 	if (!p->pending && b->read)
 		clear(o, p);
@@ -145,8 +145,8 @@ static void *work(void *arg)
 		pthread_mutex_unlock(&o->turn);
 		if (lanefs_batch_await(p->b, p) && p->b->read)
 			clear(o, p);
-		if (p->b->read && p->b->target.only_host)
-			lanefs_stage_by_cpu(&o->stage, p, 1);
+		if (p->b->read && p->b->target.only_host && lanefs_stage_by_cpu(&o->stage, p, &p->b->target, 1))
+			lanefs_batch_give_up(p->b);
 		pthread_mutex_lock(&o->turn);
 		struct ending e = finish(o, p);
 		pthread_mutex_unlock(&o->turn);

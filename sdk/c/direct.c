@@ -190,7 +190,8 @@ static void zero(struct batch *b, struct straight *w, char *at, uint64_t n)
 	struct gpu *g = b->target.gpu;
 	int rc;
 	if (!g) {
-		memset(at, 0, n);
+		if (lanefs_host_zero(at, n))
+			lanefs_batch_give_up(b);
 		return;
 	}
 	w->zeroes = 1;

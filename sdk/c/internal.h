@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <time.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -60,7 +61,7 @@ enum { HELLO = 1, MAP, RELEASE, COMMIT, PIN, REGISTER, OPEN, RING, MOVED, USE, R
 
 enum { NO_FD = -2 }; /* no descriptor to pass; -1 is an invalid descriptor of the caller */
 
-HIDDEN extern const char lanefs_gone_text[];
+HIDDEN extern const char lanefs_gone_text[], lanefs_no_memory_text[];
 
 /* A memfd that can be sealed, and not be executed; -1: errno says why there is none. */
 HIDDEN int lanefs_memfd(const char *name);
@@ -99,8 +100,35 @@ HIDDEN int lanefs_lost(void);
 /* Whether n bytes at p, which no GPU knows, are memory that may be written to, or only read. It takes 0.2 us for each page, and 0.7 at least. Where the kernel cannot be asked the answer is yes. */
 HIDDEN int lanefs_there(const void *p, size_t n, int write);
 
-/* Whether the calling thread asks for that in any case, and not only where a GPU's memory may have been freed. */
-HIDDEN int lanefs_unsure(void);
+/* Copies by the kernel between memory of the library's and memory of the program's, which may not be there (hostcopy.c). How many bytes at most go so, and not by loads and stores; how many places of the program's memory at a time. */
+enum { HOST_COPY = 16 << 10, HOST_COPIES = 64 };
+
+/* Copies that are collected. process is the calling process, out says that the program's memory is written to. */
+struct host_copies {
+	pid_t process;
+	int out;
+	unsigned n, m;
+	size_t bytes;
+	struct iovec program[HOST_COPIES], own[HOST_COPIES];
+};
+
+static inline void lanefs_host_copy_begin(struct host_copies *c, pid_t process, int out)
+{
+	c->process = process;
+	c->out = out;
+	c->n = c->m = 0;
+	c->bytes = 0;
+}
+
+/* Adds a copy of n bytes, and makes all when there are HOST_COPIES; end makes the rest. Errors: EFAULT, the program's memory is not there, or may not be used so. A part may have been copied. */
+HIDDEN int lanefs_host_copy_add(struct host_copies *c, void *program, void *own, size_t n);
+HIDDEN int lanefs_host_copy_end(struct host_copies *c);
+
+/* One copy, to the program's memory (out) or from it. Errors: EFAULT. */
+HIDDEN int lanefs_host_copy(int out, void *program, void *own, size_t n);
+
+/* Makes n bytes of the program's memory zero, of any number. Errors: EFAULT. */
+HIDDEN int lanefs_host_zero(void *program, size_t n);
 
 /* What the program asks of waits: lanefs_on_wait. f is NULL if it asks nothing. */
 struct asking { int (*f)(void *); void *arg; };

@@ -53,7 +53,7 @@ struct lanefs {
 	struct lanefs_facts facts;
 };
 
-const char lanefs_gone_text[] = "the mount's daemon has gone";
+const char lanefs_gone_text[] = "the mount's daemon has gone", lanefs_no_memory_text[] = "the memory is not there, or may not be used so: was it freed?";
 static _Thread_local char error_text[MAX_MESSAGE];
 static _Thread_local int of_gpu;
 

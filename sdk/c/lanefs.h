@@ -266,7 +266,8 @@ int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, co
  * into a graph (cudaStreamBeginCapture) nothing is put. Calls on other streams, by any thread, end no capture; lanefs_unmap and lanefs_commit of a GPU's memory do, since they wait for the device.
  *
  * Errors: EINVAL, a piece is beyond the end of any file or memory, pieces are in memory of several devices, memory that no GPU knows is given with a
- * stream, or the stream is captured, or is the default one and waits for one that is; EFAULT, a piece is at NULL, ends beyond its allocation, or memory was freed; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has
+ * stream, or the stream is captured, or is the default one and waits for one that is; EFAULT, a piece is at NULL, ends beyond its allocation, or memory was freed, is none, or may not be used so: of a batch
+ * of more than 16 KiB in ordinary memory the first and the last page are looked at, and what is missing between them, or is taken away meanwhile, ends the program (SIGSEGV, SIGBUS). Some memory may be read then; EPERM, the stage is that of the process that forked this one; ECONNRESET, the daemon has
  * ended; EINTR, EDEADLK: lanefs_on_wait; ENOMEM; GPU errors, also for a stream that is none. Of a piece: those of a completion.
  */
 int64_t lanefs_read_batch(lanefs_stage *st, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results);

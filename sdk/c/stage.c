@@ -316,13 +316,17 @@ static void run(struct batch *b)
 
 int lanefs_batch_check(struct batch *b)
 {
+	uint64_t left = HOST_COPY;
 	b->first = b->pieces;
+	b->kernel = 1;
 	for (size_t i = 0; i < b->pieces; i++) {
 		const struct lanefs_piece *q = &b->piece[i];
 		if (q->length == 0)
 			continue; /* wherever it is: an empty tensor has no address */
 		if (b->first == b->pieces)
 			b->first = i;
+		b->kernel &= b->now || q->length <= left;
+		left -= q->length <= left ? q->length : left;
 		if (q->length > INT64_MAX || q->file_offset > INT64_MAX - q->length || (uintptr_t)b->base + q->memory_offset < (uintptr_t)b->base ||
 		    (uintptr_t)b->base + q->memory_offset + q->length < (uintptr_t)b->base + q->memory_offset)
 			return lanefs_fail(EINVAL, "a piece is beyond the end of any file or memory");

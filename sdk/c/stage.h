@@ -71,6 +71,7 @@ struct batch {
 	struct target target;
 	uint32_t file;
 	int read;
+	int kernel;           /* pieces of up to HOST_COPY bytes, of the CPU's memory, are copied by the kernel: no others have been looked at */
 	int now, last;        /* now: the copies have ended, too, when it does; last: they are waited for after this part's */
 	char *base;
 	const struct lanefs_piece *piece;
@@ -213,8 +214,8 @@ HIDDEN int lanefs_stage_sync(int hip, void *stream);
 /* Begins to copy a part's entries, out of the stage (read) or into it, and counts them. */
 HIDDEN int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct target *t, int read);
 
-/* Copies them by the CPU, and counts them: of memory of the CPU's, pinned or not. */
-HIDDEN void lanefs_stage_by_cpu(struct lanefs_stage *st, struct part *p, int read);
+/* Copies them by the CPU, and counts them: of memory of the CPU's, pinned or not. Errors: EFAULT, it is not there. */
+HIDDEN int lanefs_stage_by_cpu(struct lanefs_stage *st, struct part *p, const struct target *t, int read);
 
 /* Waits until the copies that lanefs_stage_move began have ended. Fails if they are not known to have been made. */
 HIDDEN int lanefs_stage_settle(struct part *p);

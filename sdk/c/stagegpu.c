@@ -168,6 +168,9 @@ static int there(const struct batch *b)
 	return lanefs_there(low, 1, b->read) && ((((uintptr_t)low ^ (uintptr_t)high) < PAGE_SIZE) || lanefs_there(high, 1, b->read));
 }
 
+/* Fails: a program has freed what was a GPU's, or never had it. */
+static int no_memory(const struct target *t) { return t->lost ? lanefs_stage_lost(t) : lanefs_fail(EFAULT, lanefs_no_memory_text); }
+
 /* Whether the end of t is known to be that of an allocation. Of virtual memory management it is that of reserved addresses. */
 static int ends(const struct target *t) { return t->whole || (t->size && !t->device && !t->host); }
 
@@ -192,12 +195,8 @@ int lanefs_batch_target(struct batch *b, void *stream)
 	struct target *t = &b->target, at;
 	if (lanefs_stage_target(b->st, b->base + first->memory_offset, stream, t))
 		return -1;
-	if (!t->gpu) { /* only a program with a GPU's library can have given back a GPU's memory */
-		for (int i = 0; i < LIBRARIES; i++)
-			if (loaded[i])
-				return there(b) ? 0 : t->lost ? lanefs_stage_lost(t) : lanefs_fail(EFAULT, "the memory is neither a GPU's nor the program's: was it freed?");
-		return !lanefs_unsure() || there(b) ? 0 : lanefs_fail(EFAULT, "the address is none of memory that the program has, or may use so");
-	}
+	if (!t->gpu) /* what a GPU's library has given back is nobody's */
+		return b->kernel || there(b) ? 0 : no_memory(t);
 	at = *t;
 	b->one = t->whole;
 	for (size_t i = b->first; i < b->pieces; i++) {
@@ -502,21 +501,30 @@ static int mark(struct part *p, const struct target *t)
 	return -1;
 }
 
-void lanefs_stage_by_cpu(struct lanefs_stage *st, struct part *p, int read)
+int lanefs_stage_by_cpu(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
 {
-	for (unsigned i = 0; i < p->n; i++) {
+	struct host_copies c;
+	int rc = 0;
+	lanefs_host_copy_begin(&c, ((struct owner *)st)->pid, read);
+	for (unsigned i = 0; i < p->n && !rc; i++) {
 		const struct entry *e = &p->entry[i];
-		memcpy(read ? e->at : st->data + e->stage, read ? st->data + e->stage : e->at, e->length);
+		char *stage = st->data + e->stage;
+		if (p->b->kernel && e->length <= HOST_COPY)
+			rc = lanefs_host_copy_add(&c, e->at, stage, e->length);
+		else
+			memcpy(read ? e->at : stage, read ? stage : e->at, e->length);
 	}
+	rc = rc || lanefs_host_copy_end(&c);
+	if (rc)
+		return errno == EFAULT ? no_memory(t) : -1;
 	st->host += p->n;
+	return 0;
 }
 
 int lanefs_stage_move(struct lanefs_stage *st, struct part *p, const struct target *t, int read)
 {
-	if (!t->gpu) {
-		lanefs_stage_by_cpu(st, p, read);
-		return 0;
-	}
+	if (!t->gpu)
+		return lanefs_stage_by_cpu(st, p, t, read);
 	struct was was;
 	int rc = lanefs_gpu_enter(t->gpu, &was);
 	if (rc)

@@ -87,13 +87,6 @@ static _Thread_local const atomic_int *ends;
 
 void lanefs_python_ends(const atomic_int *flag) { ends = flag; }
 
-/* Likewise: whether the calling thread's batches are of an address that is only a number, which may be no memory. */
-static _Thread_local int unsure;
-
-void lanefs_python_unsure(int on) { unsure = on; }
-
-int lanefs_unsure(void) { return unsure; }
-
 int lanefs_python_asked(void *arg)
 {
 	struct python *p = arg;

@@ -45,7 +45,7 @@ status buffer_register(const void *base, size_t length, int flags)
 	struct target t;
 	if (!base || !length || (flags & ~(CU_FILE_RDMA_REGISTER | CU_FILE_RDMA_RELAXED_ORDERING)))
 		return bad(CU_FILE_INVALID_VALUE);
-	int rc = memory_at(base, length, 0, &t);
+	int rc = memory_at(base, length, TO_READ, &t);
 	if (rc)
 		return bad(-rc);
 	driver_use();

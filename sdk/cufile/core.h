@@ -122,8 +122,12 @@ HIDDEN void buffer_next(const void *base); /* registers it with the next library
 
 /* ---- Memory ---- */
 
-/* Finds out how n bytes at p are reached, and that they can be written to (or read). 0, or a negative CUfileOpError. */
-HIDDEN int memory_at(const void *p, size_t n, int write, struct target *t);
+/* What memory is to be for: to be written to, or only read. UNASKED: whether ordinary memory is there its copies find out. */
+enum use { TO_READ, TO_WRITE, UNASKED };
+/* Finds out how n bytes at p are reached, and that they can be used so. 0, or a negative CUfileOpError. */
+HIDDEN int memory_at(const void *p, size_t n, enum use use, struct target *t);
+/* What a call gives whose ordinary memory is not there, or may not be used so. */
+HIDDEN int memory_none(const struct target *t);
 /* Whether the thread used p's allocation last and a copy to there may be tried, TO_KNOWN, which the driver refuses if p is nothing of a GPU's by now. */
 HIDDEN int memory_known(const void *p, size_t n, struct target *t);
 
@@ -189,6 +193,7 @@ struct move {
 };
 
 HIDDEN ssize_t move_bytes(struct move *m); /* checks, chooses, moves, counts */
+HIDDEN ssize_t move_failed(const struct move *m, ssize_t n); /* a result as the program gets it */
 HIDDEN int move_check(struct move *m, off_t *end); /* of one of LaneFS: checks, and cuts a read at the file's end, which is asked for where *end is -1 */
 
 /* What moves that go together need room for: arrays of as many elements as there may be moves. */

@@ -88,7 +88,9 @@ static int target(const void *p, struct target *t)
 	return 0;
 }
 
-int memory_at(const void *p, size_t n, int write, struct target *t)
+int memory_none(const struct target *t) { return t->lost ? -CU_FILE_CUDA_DRIVER_ERROR : -CU_FILE_CUDA_POINTER_INVALID; }
+
+int memory_at(const void *p, size_t n, enum use use, struct target *t)
 {
 	struct target other;
 	uintptr_t at = (uintptr_t)p;
@@ -107,7 +109,7 @@ int memory_at(const void *p, size_t n, int write, struct target *t)
 		return other.gpu == t->gpu ? 0 : -CU_FILE_CUDA_POINTER_RANGE_ERROR;
 	}
 	/* Ordinary memory, or none: a GPU's that was freed is neither known nor there. */
-	return lanefs_there(p, n, write) ? 0 : t->lost ? -CU_FILE_CUDA_DRIVER_ERROR : -CU_FILE_CUDA_POINTER_INVALID;
+	return use == UNASKED || lanefs_there(p, n, use == TO_WRITE) ? 0 : memory_none(t);
 }
 
 void *stream_new(struct gpu *g)

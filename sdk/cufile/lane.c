@@ -256,6 +256,8 @@ ssize_t lane_failed(const struct failure *f)
 	switch (f->code) {
 	case ENOMEM:
 		return -CU_FILE_NOMEM_ERROR;
+	case EFAULT:
+		return -CU_FILE_CUDA_POINTER_INVALID;
 	case EIO:
 		return f->gpu ? -CU_FILE_CUDA_DRIVER_ERROR : -1;
 	case EINVAL: /* of a GPU: the stream is captured */

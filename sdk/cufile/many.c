@@ -129,7 +129,7 @@ static void by_cache(struct many *a, size_t k)
 	for (size_t j = 0; j < k; j++) {
 		struct move *m = a->m[a->of[j]];
 		m->road = ROAD_CACHE;
-		done(a, a->of[j], failed(plain_move(m)));
+		done(a, a->of[j], failed(move_failed(m, plain_move(m))));
 	}
 	counted(k);
 }

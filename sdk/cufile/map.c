@@ -245,7 +245,10 @@ static int copy(struct file *f, struct window *w, struct move *m, char *to, uint
 {
 	struct gpu *g = m->target.gpu;
 	if (!g) {
-		memcpy(to, w->at + from, n);
+		if (n > HOST_COPY)
+			memcpy(to, w->at + from, n);
+		else if (lanefs_host_copy(1, to, w->at + from, n))
+			return -1; /* as the stage will say */
 		return mount_gone(f->mount);
 	}
 	if (!w->gpu)

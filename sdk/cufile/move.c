@@ -15,8 +15,11 @@
 #include <stdint.h>
 #include <unistd.h>
 
-/* may: the driver need not be asked about memory that the thread knows. */
-static int check(struct move *m, int may)
+/*
+ * lone: the driver need not be asked about memory that the thread knows, nor the kernel whether a little ordinary memory is there: up to HOST_COPY our copies find out, which takes as long.
+ * Of moves that go together all would fail, and go one after the other.
+ */
+static int check(struct move *m, int lone)
 {
 	struct buffer b;
 	int access = m->file->flags & O_ACCMODE;
@@ -29,8 +32,9 @@ static int check(struct move *m, int may)
 	int registered = buffer_find(m->base, &b);
 	if (registered && ((size_t)m->at > b.length || m->n > b.length - (size_t)m->at))
 		return -CU_FILE_INVALID_MAPPING_RANGE;
-	m->known = may && m->read && m->file->mount && memory_known(m->memory, m->n, &m->target);
-	int rc = m->known ? 0 : memory_at(m->memory, m->n, m->read, &m->target);
+	m->known = lone && m->read && m->file->mount && memory_known(m->memory, m->n, &m->target);
+	enum use use = lone && m->n <= HOST_COPY && !m->file->next ? UNASKED : m->read ? TO_WRITE : TO_READ;
+	int rc = m->known ? 0 : memory_at(m->memory, m->n, use, &m->target);
 	if (rc == 0 && registered && b.gpu && !m->target.gpu)
 		return -CU_FILE_CUDA_POINTER_INVALID; /* freed while it was registered */
 	return rc;
@@ -110,6 +114,9 @@ int move_check(struct move *m, off_t *end)
 	return rc == 0 && m->read ? clip(m, end) : rc;
 }
 
+/* The kernel's EFAULT is what memory_at says. */
+ssize_t move_failed(const struct move *m, ssize_t n) { return n == -1 && errno == EFAULT ? memory_none(&m->target) : n; }
+
 static ssize_t by_road(struct move *m) { return m->file->mount ? lanes(m) : m->file->next ? next_move(m) : plain_move(m); }
 
 ssize_t move_bytes(struct move *m)
@@ -121,6 +128,7 @@ ssize_t move_bytes(struct move *m)
 		n = by_road(m);
 	if (n == -CU_FILE_CUDA_DRIVER_ERROR && m->known && (n = check(m, 0)) == 0) /* the memory is not what it was */
 		n = by_road(m);
+	n = move_failed(m, n);
 	int saved = errno;
 	if (n > 0)
 		count_bytes(m->road, m->read, (size_t)n);

@@ -346,7 +346,7 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 	if (!f)
 		return bad(CU_FILE_HANDLE_NOT_REGISTERED);
 	struct move m = {.read = read, .file = f, .base = base, .at = *at, .memory = (char *)base + *at, .n = *n, .offset = *offset};
-	int rc = memory_at(base, 1, read, &t), put_there = 0;
+	int rc = memory_at(base, 1, read ? TO_WRITE : TO_READ, &t), put_there = 0;
 	off_t end = -1;
 	struct registered *r = NULL;
 	if (!rc && f->mount && (file_lost_any(f) || mount_gone(f->mount))) { /* at once, not when the stream gets there */

@@ -193,6 +193,50 @@ static void replaced(void)
 	good(victim);
 }
 
+/* Memory that goes while requests use it. Up to 16 KiB the kernel copies, and gives EFAULT; larger ones are the program's matter (README.md). */
+enum { LITTLE = 16 << 10 };
+static int cut;
+
+static void *takes(void *arg)
+{
+	for (unsigned i = 0; !stop; i++) {
+		switch (i % 3) {
+		case 0:
+			WANT(mprotect(victim, LITTLE, PROT_NONE) == 0 && mprotect(victim, LITTLE, PROT_READ | PROT_WRITE) == 0);
+			break;
+		case 1:
+			WANT(munmap(victim, LITTLE) == 0 && mmap(victim, LITTLE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, cut, 0) == victim);
+			break;
+		case 2:
+			WANT(ftruncate(cut, 0) == 0 && ftruncate(cut, LITTLE) == 0);
+			break;
+		}
+	}
+	return arg;
+}
+
+static void taken(void)
+{
+	pthread_t t;
+	char name[4096];
+	unsigned failed = 0;
+	snprintf(name, sizeof name, "%s.taken", file);
+	CUfileHandle_t written = reg(open(name, O_RDWR | O_CREAT, 0600));
+	victim = own(LITTLE);
+	cut = memfd_create("m", 0);
+	WANT(cut >= 0 && ftruncate(cut, LITTLE) == 0 && pthread_create(&t, NULL, takes, NULL) == 0);
+	for (unsigned i = 0; i < 1500; i++) {
+		size_t n = i % 2 ? LITTLE : PAGE;
+		ssize_t k = i % 3 ? cuFileRead(h, victim, n, i, 0) : cuFileWrite(written, victim, n, i, 0);
+		WANT(k == (ssize_t)n || k == -CU_FILE_CUDA_POINTER_INVALID || (i % 3 == 0 && k > 0 && k < (ssize_t)n)); /* of a write by pwrite(2) a part may be done */
+		failed += k < 0;
+	}
+	stop = 1;
+	WANT(pthread_join(t, NULL) == 0 && failed);
+	good(own(N));
+	unlink(name);
+}
+
 /* Pages that a slow thread of the program gives: the request waits for it, and nobody else's does. */
 static _Atomic int asked_for, give_now;
 
@@ -238,7 +282,7 @@ static void user_faults(void)
 }
 
 static const struct { const char *name; void (*f)(void); } kinds[] = {{"no access", none}, {"read only", read_only}, {"beyond the end", beyond}, {"of the mount", same_mount}, {"memfd", memfds},
-	{"huge pages", huge}, {"user faults", user_faults}, {"replaced", replaced}};
+	{"huge pages", huge}, {"user faults", user_faults}, {"replaced", replaced}, {"taken away", taken}};
 
 int main(int argc, char **argv)
 {

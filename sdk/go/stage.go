@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"sync"
 	"unsafe"
 
@@ -99,7 +100,7 @@ func (s *Session) NewStage(o StageOptions) (g *Stage, err error) {
 }
 
 // Read reads pieces of f into b. It returns how many bytes each has, fewer than asked for at the end of the file or with an error, the rest of
-// the piece in b being zero then; and the first error.
+// the piece in b being zero then; and the first error. EFAULT: b is of memory that the program has unmapped, or may not use so; some of it may be read.
 func (g *Stage) Read(f *File, b []byte, pieces []Piece) ([]int64, error) {
 	return g.batch(f, b, pieces, OpRead)
 }
@@ -179,7 +180,11 @@ func (b *batch) place(p *stagePart) {
 // first is the first half of a part's way: the daemon's for a read, the copies for a write.
 func (b *batch) first(p *stagePart) {
 	if b.op == OpWrite {
-		b.move(p)
+		if err := b.move(p); err != nil { // what is in the stage is not what the program has
+			b.fail(err)
+			b.next = len(b.pieces)
+			p.q, p.of = p.q[:0], p.of[:0]
+		}
 	}
 	b.g.ring.Start(p.q...)
 }
@@ -193,9 +198,7 @@ func (b *batch) second() {
 		err := q.Wait()
 		if err != nil {
 			q.N = 0
-			if b.failed == nil {
-				b.failed = fmt.Errorf("piece %d: %w", k, err)
-			}
+			b.fail(fmt.Errorf("piece %d: %w", k, err))
 		}
 		if b.short == k+1 {
 			q.N = 0
@@ -209,12 +212,36 @@ func (b *batch) second() {
 		b.results[k] += q.N
 	}
 	if b.op == OpRead {
-		b.move(p)
+		if err := b.move(p); err != nil {
+			b.fail(err)
+			b.next = len(b.pieces)
+		}
 	}
 }
 
-// move copies a part's bytes to the memory, or from it.
-func (b *batch) move(p *stagePart) {
+// fail notes the first error of all of the batch.
+func (b *batch) fail(err error) {
+	if b.failed == nil {
+		b.failed = err
+	}
+}
+
+// move copies a part's bytes to the memory, or from it. EFAULT: a slice is of memory that the program has unmapped, or may not use so, as a mapping of
+// a file may be. Such a fault would end the process, but panics in this goroutine while SetPanicOnFault holds.
+func (b *batch) move(p *stagePart) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch fault := recover().(type) {
+		case nil:
+		case interface {
+			error
+			Addr() uintptr
+		}:
+			err = fmt.Errorf("the memory at %#x is not there, or may not be used so: %w", fault.Addr(), unix.EFAULT)
+		default:
+			panic(fault)
+		}
+	}()
 	for i, q := range p.q {
 		c := b.pieces[p.of[i]]
 		mem, stage := b.mem[c.MemOff+q.Off-c.Off:][:q.Len], b.g.bytes[q.MemOff:][:q.Len]
@@ -224,6 +251,7 @@ func (b *batch) move(p *stagePart) {
 			copy(stage, mem)
 		}
 	}
+	return nil
 }
 
 // Close ends the stage. No batch may be under way.

@@ -106,3 +106,47 @@ func TestStage(t *testing.T) {
 	_, err = g.Read(file, plain, []lanefs.Piece{{Len: 1}})
 	require.ErrorIs(t, err, unix.EBADF)
 }
+
+// TestStageNoMemory: slices of memory that the program has taken away give EFAULT, nothing of a write is in the file then, and the stage goes on.
+func TestStageNoMemory(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 8*mib)
+	data := random(7, 2*mib)
+	f := m.Write("file", data)
+	s := connect(t, f)
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	g, err := s.NewStage(lanefs.StageOptions{Size: mib})
+	require.NoError(t, err)
+	defer g.Close()
+	cut, err := unix.MemfdCreate("cut", 0)
+	require.NoError(t, err)
+	defer unix.Close(cut)
+	for name, take := range map[string]func(b []byte) error{
+		"no access": func(b []byte) error { return unix.Mprotect(b, unix.PROT_NONE) },
+		"cut":       func([]byte) error { return unix.Ftruncate(cut, 0) },
+	} {
+		require.NoError(t, unix.Ftruncate(cut, 2*mib))
+		b, err := unix.Mmap(cut, 0, 2*mib, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		require.NoError(t, err)
+		all := []lanefs.Piece{{Len: 2 * mib}}
+		_, err = g.Read(file, b, all)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data, b))
+		for i := range b {
+			b[i]++
+		}
+		require.NoError(t, take(b))
+		for _, pieces := range [][]lanefs.Piece{{{Len: 1}}, {{Len: 100}, {Off: 100, MemOff: mib, Len: 4096}}, all} {
+			_, err = g.Read(file, b, pieces)
+			require.ErrorIs(t, err, unix.EFAULT, name)
+			n, err := g.Write(file, b, pieces)
+			require.ErrorIs(t, err, unix.EFAULT, name)
+			require.Equal(t, make([]int64, len(pieces)), n)
+		}
+		require.NoError(t, unix.Munmap(b))
+		good := make([]byte, 2*mib)
+		_, err = g.Read(file, good, all)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data, good), "nothing was written")
+	}
+}

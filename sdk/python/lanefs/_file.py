@@ -1,7 +1,6 @@
 """Open files and their mappings."""
 
 import array
-import contextlib
 import ctypes
 import errno
 import os
@@ -340,7 +339,7 @@ class File(Closable):
         NotLaneFS
             The file is not on a LaneFS mount (fallback), and the memory is not the CPU's.
         OSError
-            EACCES, EIO, or ECONNRESET after the end of the daemon; EFAULT: NULL, an address of no memory, and in a process with a GPU's driver memory that was freed; of an address the first and the last page of the range are looked at, and what is
+            EACCES, EIO, or ECONNRESET after the end of the daemon; EFAULT: NULL, an address of no memory, memory that was freed; of more than 16 KiB the first and the last page are looked at, and what is
             missing between them ends the process, as in C; the C library is not here; this process forked from that which opened the file.
         """
         if isinstance(memory, (Buffer, Mapping)):
@@ -547,8 +546,7 @@ class File(Closable):
             n, = self._batch(read, memory, [offset], [start], [length], stream)  # it says what is wrong
         else:  # without its arrays, which cost more than a small read does
             stage, handle = self._staged or self._on_stage()
-            with _stage.unsure() if size is None else _SURE:
-                n = stage.one(read, handle, address, offset, start, length, on)
+            n = stage.one(read, handle, address, offset, start, length, on)
         if n < 0:
             raise OSError(-n, os.strerror(-n))
         return n
@@ -558,16 +556,14 @@ class File(Closable):
         if self.session is None:
             return self._plain_batch(read, address, pieces)
         stage, handle = self._on_stage()
-        with _stage.unsure() if isinstance(memory, int) else _SURE:
-            return stage.batch(read, handle, address, pieces, stream)
+        return stage.batch(read, handle, address, pieces, stream)
 
     def _batch_on(self, read, memory, file_offsets, offsets, lengths, stream):
         address, pieces, on, _ = self._pieces(read, memory, file_offsets, offsets, lengths, stream)
         if self.session is None:
             return StreamBatch(Flight(self._plain_batch(read, address, pieces)))
         stage, handle = self._on_stage()
-        with _stage.unsure() if isinstance(memory, int) else _SURE:
-            return stage.batch_on(read, handle, address, pieces, on, _stage.held(memory, stream))
+        return stage.batch_on(read, handle, address, pieces, on, _stage.held(memory, stream))
 
     def _plain_batch(self, read, address, pieces):
         with Use(self):
@@ -687,8 +683,6 @@ class File(Closable):
         if getattr(self, "_fds", None):  # it has descriptors
             self.close()
 
-
-_SURE = contextlib.nullcontext()
 _FAR = 1 << 61  # beyond the end of any file
 
 

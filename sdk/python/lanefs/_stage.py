@@ -78,7 +78,7 @@ def library():
                 raise OSError(f"memory that is no Buffer and no Mapping takes the C library (make -C sdk/c; LANEFS_LIBRARY says where it is): {e}") from None
             p, size, u64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
             batch = [p, ctypes.c_uint32, p, p, size, p, p]
-            for f, result, args in (("python_connect", p, [ctypes.c_char_p, ctypes.c_char_p, p]), ("python_unsure", None, [ctypes.c_int]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
+            for f, result, args in (("python_connect", p, [ctypes.c_char_p, ctypes.c_char_p, p]), ("close", None, [p]), ("error", ctypes.c_char_p, []), ("stage_new", p, [p, size]),
                                     ("stage_free", None, [p]), ("open", ctypes.c_int, [p, ctypes.c_int, p]), ("release", ctypes.c_int, [p, ctypes.c_uint32]),
                                     ("read_batch", ctypes.c_int64, batch), ("write_batch", ctypes.c_int64, batch),
                                     ("read_async", ctypes.c_int, batch + [p]), ("write_async", ctypes.c_int, batch + [p]), ("stage_ways", None, [p, p]), ("sum", u64, [p, size]),
@@ -104,17 +104,6 @@ def ends(flag):
         yield
     finally:
         lib.lanefs_python_ends(None)
-
-
-@contextlib.contextmanager
-def unsure():
-    """Calls of this thread find out whether the first and the last page of their memory are there: of memory that is only an address. Else the process would end."""
-    lib = library()
-    lib.lanefs_python_unsure(1)
-    try:
-        yield
-    finally:
-        lib.lanefs_python_unsure(0)
 
 
 def _check(lib, result):
