@@ -28,10 +28,14 @@ static struct timespec slice_end(void)
 
 int lanefs_lock(const struct asking *a, struct guard *g)
 {
-	int rc = a->f ? pthread_mutex_trylock(&g->mutex) : pthread_mutex_lock(&g->mutex);
+	int rc = pthread_mutex_trylock(&g->mutex);
 	while (rc) {
-		if (atomic_load(&g->holder) == pthread_self())
+		if (atomic_load(&g->holder) == pthread_self()) /* what a wait has asked calls, or a signal's handler: it would wait for itself */
 			return lanefs_fail(EDEADLK, "the calling thread is in the middle of such a call");
+		if (!a->f) {
+			rc = pthread_mutex_lock(&g->mutex);
+			continue;
+		}
 		struct timespec t = slice_end();
 		if ((rc = pthread_mutex_timedlock(&g->mutex, &t)) && lanefs_asked(a))
 			return -1;

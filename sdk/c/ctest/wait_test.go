@@ -57,3 +57,17 @@ func TestClosed(t *testing.T) {
 	_, test, file := onFile(t, "testclose", "gnu11")
 	require.Equal(t, "ok\n", run(t, test, file))
 }
+
+// TestSignal: a call from the handler of a signal that has interrupted one of the same stage fails with EDEADLK. It waited for itself, for ever.
+func TestSignal(t *testing.T) {
+	m, test, file := onFile(t, "testsignal", "gnu11")
+	await, release := m.HoldFirst(blockdev.OpRead)
+	p := sharetest.Start(t, exec.Command(test, file))
+	require.Equal(t, "read", p.Says())
+	await("the read")
+	p.GoOn()
+	require.Equal(t, "handled", p.Says())
+	release()
+	require.Equal(t, "ok", p.Says())
+	require.NoError(t, p.Wait())
+}
