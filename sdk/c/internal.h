@@ -94,6 +94,10 @@ HIDDEN struct own lanefs_own(int fd);
 HIDDEN int lanefs_is_own(const struct own *d);
 HIDDEN void lanefs_close_own(struct own *d);
 
+/* Notes a descriptor that the program gets to see, with the memory of a handle, and closes it, if the number is still its own and the program has it still as fd. Handle 0: forgets all of the session's. */
+HIDDEN int lanefs_give(const lanefs *s, uint32_t handle, int fd);
+HIDDEN void lanefs_take_back(const lanefs *s, uint32_t handle, int fd);
+
 /* -1, ECONNRESET: the program has closed descriptors of a session. */
 HIDDEN int lanefs_lost(void);
 
@@ -149,7 +153,7 @@ HIDDEN int lanefs_slice(const struct asking *a);
 /* A lock that may be held for long. */
 struct guard { pthread_mutex_t mutex; _Atomic(pthread_t) holder; /* 0: none */ };
 
-/* Errors: EINTR; EDEADLK, the thread holds it: what it asked in a wait calls again. Without asking it returns 0. */
+/* Errors: EINTR; EDEADLK, the thread holds it: what it asked in a wait calls again, or a handler of a signal does. Without asking no EINTR. */
 HIDDEN int lanefs_lock(const struct asking *a, struct guard *g);
 HIDDEN void lanefs_unlock(struct guard *g);
 

@@ -367,6 +367,7 @@ void lanefs_close(lanefs *s)
 		return;
 	int saved = errno;
 	lanefs_region_end(s, 0);
+	lanefs_take_back(s, 0, -1);
 	if (s->board)
 		munmap((void *)s->board, s->board_size);
 	if (lanefs_connected(s))
@@ -405,6 +406,12 @@ int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned fla
 	b->memory = r.memory;
 	b->handle = r.handle;
 	b->fd_offset = r.fd_offset;
+	if (lanefs_give(s, b->handle, b->fd)) {
+		close(b->fd);
+		b->fd = -1;
+		lanefs_unmap(s, b);
+		return lanefs_fail(ENOMEM, NULL);
+	}
 	if (r.kind != LANEFS_MEMFD)
 		return 0;
 	void *p = mmap(NULL, r.memory, flags & LANEFS_PRIVATE ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, b->fd, (off_t)r.fd_offset);
@@ -429,8 +436,8 @@ void lanefs_unmap(lanefs *s, struct lanefs_buffer *b)
 	int used = lanefs_gpu_unmap(b);
 	if (b->mapped)
 		munmap(b->mapped, b->memory);
-	if (b->fd >= 0)
-		close(b->fd);
+	if (b->handle)
+		lanefs_take_back(s, b->handle, b->fd);
 	if (b->handle && !used) /* else the memory is given to nobody else before the session ends */
 		lanefs_release(s, b->handle);
 	memset(b, 0, sizeof *b);

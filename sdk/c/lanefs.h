@@ -6,7 +6,8 @@
  * program has registered. Offsets and lengths are bytes.
  *
  * On failure functions return -1 (or NULL) and set errno; lanefs_error() has the text. They may be called from any thread, but only one
- * thread at a time may use a ring.
+ * thread at a time may use a ring. None is for the handler of a signal: as malloc, they may wait there for what they have interrupted. Where that is a call of the same session or the
+ * same stage it is found out, and the handler's call fails with EDEADLK.
  *
  * "Daemon errors" are those of every call that asks the daemon: ECONNRESET or EPIPE, it has ended; EPROTO, its answer is not one of the protocol; EPERM,
  * the session is that of the process that forked this one; ENOMEM, there is no memory; EMFILE, no descriptor; EINTR, EDEADLK: lanefs_on_wait.
@@ -94,7 +95,7 @@ struct lanefs_buffer {
 	size_t size;
 	uint64_t generation; /* of the file's range when it was read; 0 with LANEFS_PRIVATE */
 	uint64_t file_size;  /* when it was read */
-	int fd;              /* the memory, for lanefs_gpu_map or another library. Closed by lanefs_unmap */
+	int fd;              /* the memory, for lanefs_gpu_map or another library. Closed by lanefs_unmap, if it is that still */
 	enum lanefs_kind kind;
 	uint64_t offset;     /* of data in the memory */
 	uint64_t memory;     /* size of the memory */

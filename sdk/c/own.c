@@ -6,6 +6,7 @@
 #include "internal.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,4 +33,47 @@ void lanefs_close_own(struct own *d)
 		close(d->fd);
 	d->fd = -1;
 	errno = saved;
+}
+
+/* Descriptors that a program gets to see, and the library closes: of its buffers. */
+struct given {
+	struct given *next;
+	const lanefs *s;
+	uint32_t handle;
+	struct own d;
+};
+
+PROCESS_LOCK(lock);
+static struct given *all; /* protected by lock */
+
+int lanefs_give(const lanefs *s, uint32_t handle, int fd)
+{
+	struct given *g = malloc(sizeof *g);
+	if (!g)
+		return lanefs_fail(ENOMEM, NULL);
+	*g = (struct given){.s = s, .handle = handle, .d = lanefs_own(fd)};
+	pthread_mutex_lock(&lock);
+	g->next = all;
+	all = g;
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+void lanefs_take_back(const lanefs *s, uint32_t handle, int fd)
+{
+	pthread_mutex_lock(&lock);
+	for (struct given **p = &all; *p;) {
+		struct given *g = *p;
+		if (g->s != s || (handle && g->handle != handle)) {
+			p = &g->next;
+			continue;
+		}
+		*p = g->next;
+		if (g->d.fd == fd)
+			lanefs_close_own(&g->d);
+		free(g);
+		if (handle)
+			break;
+	}
+	pthread_mutex_unlock(&lock);
 }

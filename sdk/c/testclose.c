@@ -43,7 +43,6 @@ int main(int argc, char **argv)
 			WANT(lanefs_latest(s, &b) != b.generation && lanefs_wait(s, -1) == -1 && errno == ECONNRESET);
 			WANT(lanefs_ring_submit(r, &q, 1) == 1 && lanefs_ring_reap(r, &done, 1, -1) == -1 && errno == ECONNRESET);
 		}
-		b.fd = -1; /* it is the program's to close, and it has */
 		lanefs_unmap(s, &b);
 		lanefs_ring_free(r);
 		lanefs_stage_free(st);
