@@ -26,7 +26,6 @@ import (
 type Stage struct {
 	o      StageOptions
 	s      *Session
-	fd     int
 	bytes  []byte
 	memory *Memory
 	ring   *Ring
@@ -68,7 +67,7 @@ func (s *Session) NewStage(o StageOptions) (g *Stage, err error) {
 	if each < page || o.Size > math.MaxInt32 {
 		return nil, fmt.Errorf("a stage of %d bytes: want %d at least: %w", o.Size, stageParts*page, unix.EINVAL)
 	}
-	g = &Stage{o: o, s: s, fd: -1}
+	g = &Stage{o: o, s: s}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, g.Close())
@@ -76,16 +75,18 @@ func (s *Session) NewStage(o StageOptions) (g *Stage, err error) {
 		}
 	}()
 	n := stageParts * each
-	if g.fd, err = memfd.New("lanefs-stage"); err != nil {
+	fd, err := memfd.New("lanefs-stage")
+	if err != nil {
 		return g, err
 	}
-	if err = unix.Ftruncate(g.fd, n); err != nil {
+	defer unix.Close(fd)
+	if err = unix.Ftruncate(fd, n); err != nil {
 		return g, err
 	}
-	if g.bytes, err = unix.Mmap(g.fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if g.bytes, err = unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return g, err
 	}
-	if g.memory, err = s.Register(gpu.Export{FD: g.fd, Size: n, Kind: gpu.ExportMemFD}); err != nil {
+	if g.memory, err = s.Register(gpu.Export{FD: fd, Size: n, Kind: gpu.ExportMemFD}); err != nil {
 		return g, err
 	}
 	const entries = 2048 // a power of two, and room for all parts
@@ -268,9 +269,6 @@ func (g *Stage) Close() error {
 	if g.bytes != nil {
 		errs = append(errs, unix.Munmap(g.bytes))
 	}
-	if g.fd >= 0 {
-		errs = append(errs, unix.Close(g.fd))
-	}
-	g.ring, g.memory, g.bytes, g.fd = nil, nil, nil, -1
+	g.ring, g.memory, g.bytes = nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -32,6 +33,15 @@ func TestStage(t *testing.T) {
 	require.ErrorIs(t, err, unix.EINVAL)
 	g, err := s.NewStage(lanefs.StageOptions{Size: mib})
 	require.NoError(t, err)
+	open, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	stages := 0
+	for _, d := range open {
+		if what, _ := os.Readlink("/proc/self/fd/" + d.Name()); strings.Contains(what, "lanefs-stage") {
+			stages++
+		}
+	}
+	require.Equal(t, 1, stages, "the daemon's, in this process; one that the stage keeps may be another file's by the time it is closed")
 
 	var pieces []lanefs.Piece
 	at := int64(1)
