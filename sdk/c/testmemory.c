@@ -206,6 +206,17 @@ static void headless(void)
 	pthread_exit(NULL);
 }
 
+/* The program has become another user's since, has another root, and may not be looked at by others (as after exec of a set-user-ID program). */
+static void nobody(void)
+{
+	if (chroot("/proc/self/fdinfo") == 0)
+		WANT(setgid(65534) == 0 && setuid(65534) == 0);
+	WANT(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0);
+	good(own(N));
+	none();
+	beyond();
+}
+
 /* A sandbox that forbids what the kernel is asked to copy by. */
 static void sandbox(void)
 {
@@ -230,7 +241,7 @@ static void sandbox(void)
 }
 
 static const struct { const char *name; void (*f)(void); } kinds[] = {{"none", none}, {"read only", read_only}, {"beyond the end", beyond}, {"a stack", stack}, {"registered", registered},
-	{"taken away", taken}, {"without the first thread", headless}, {"a sandbox", sandbox}};
+	{"taken away", taken}, {"without the first thread", headless}, {"another user", nobody}, {"a sandbox", sandbox}};
 
 int main(int argc, char **argv)
 {
