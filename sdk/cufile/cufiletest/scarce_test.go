@@ -1,0 +1,29 @@
+package cufiletest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/fs/share/sharetest"
+)
+
+// TestScarce: a process that may have few addresses or descriptors, or no locked memory: calls fail and say so, and the same handles do all when there is more. Children by vfork get nothing.
+func TestScarce(t *testing.T) {
+	usr := installed(t)
+	test := filepath.Join(t.TempDir(), "testscarce")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "testscarce.c"),
+		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	m := sharetest.New(t, 128*mib, 64*mib)
+	file, other := files(t, m)
+	for _, way := range [][]string{{"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_SMALL=cache"}} {
+		cmd := exec.Command(test, file, other)
+		cmd.Env = append(append(os.Environ(), "LANEFS_REAL_CUFILE="), way...)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", way, out)
+		require.Equal(t, "ok\n", string(out))
+	}
+}
