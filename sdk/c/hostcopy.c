@@ -78,7 +78,7 @@ int lanefs_host_copy_add(struct host_copies *c, void *program, void *own, size_t
 int lanefs_host_copy(int out, void *program, void *own, size_t n)
 {
 	struct host_copies c;
-	lanefs_host_copy_begin(&c, getpid(), out);
+	lanefs_host_copy_begin(&c, lanefs_self(), out);
 	return lanefs_host_copy_add(&c, program, own, n) || lanefs_host_copy_end(&c) ? -1 : 0;
 }
 
@@ -86,7 +86,7 @@ int lanefs_host_zero(void *program, size_t n)
 {
 	static char zeroes[HOST_COPY];
 	struct host_copies c;
-	lanefs_host_copy_begin(&c, getpid(), 1);
+	lanefs_host_copy_begin(&c, lanefs_self(), 1);
 	for (size_t done = 0; done < n; done += HOST_COPY)
 		if (lanefs_host_copy_add(&c, (char *)program + done, zeroes, n - done < HOST_COPY ? n - done : HOST_COPY))
 			return -1;

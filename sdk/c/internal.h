@@ -43,6 +43,9 @@ static inline void lanefs_cancellable(int *was) { pthread_setcancelstate(*was, N
 /* A call of the system's, again if a signal's handler has interrupted it. */
 #define AGAIN(call) ({ __typeof__(call) n_; do n_ = (call); while (n_ < 0 && errno == EINTR); n_; })
 
+/* getpid(2), without a system call. */
+HIDDEN pid_t lanefs_self(void);
+
 /* Starts a thread of the library's, which gets none of the program's signals. As pthread_create. */
 HIDDEN int lanefs_thread(pthread_t *t, void *(*f)(void *), void *arg);
 

@@ -350,7 +350,7 @@ int lanefs_pieces(const int64_t *file_offsets, const int64_t *memory_offsets, co
 
 int lanefs_stage_own(const struct owner *o)
 {
-	return o->pid == getpid() ? 0 : lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
+	return o->pid == lanefs_self() ? 0 : lanefs_fail(EPERM, "the stage is that of the process that forked this one: make another");
 }
 
 /* If b.now the memory is known, and the copies have ended when it returns. */
