@@ -182,8 +182,11 @@ func TestCountedFirst(t *testing.T) {
 	for n := range uint64(20000) {
 		h.put(q, rw(2, 1, 0, 8).prp(at, 0))
 		h.ring(q)
-		for ok := false; !ok; {
+		for k, ok := 1, false; !ok; k++ {
 			h.c.Step(1) // wakes the thread where it sleeps
+			if k%100 == 0 {
+				runtime.Gosched() // or with one processor the thread has it when the runtime's monitor takes it from this loop
+			}
 			_, ok = h.peek(q)
 		}
 		c := h.c.stats[1].Load()
