@@ -66,7 +66,7 @@ func TestBench(t *testing.T) {
 				t.Log(l.Mode, l.Doorbell, l.Refused)
 			}
 			if l.Mode == 8 {
-				require.Contains(t, l.Note, "may end before its data is there")
+				require.Contains(t, l.Note, "completions and data are in different memories")
 			}
 		}
 		for mode := range 16 {
