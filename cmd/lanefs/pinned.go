@@ -1,10 +1,6 @@
 package main
 
-import (
-	"math"
-
-	"github.com/lanefs/lanefs/blockdev/namespace"
-)
+import "github.com/lanefs/lanefs/blockdev/namespace"
 
 // Pinned memory holds the metadata cache, the journal's copies and file data. The kernel cannot take it back, as it can its own ext4's caches, and where a
 // daemon has more than its control group may have, or than the machine has, it is ended.
@@ -16,12 +12,7 @@ const leastPinned = 64 << 20
 const mostHostBuffer = 128 << 20
 
 // hostBuffer is that limit where the daemon may have so much memory: a sixteenth of it.
-func hostBuffer(may int64) int64 {
-	if may == math.MaxInt64 {
-		return mostHostBuffer
-	}
-	return min(may/16, mostHostBuffer)
-}
+func hostBuffer(may int64) int64 { return min(may/16, mostHostBuffer) }
 
 // pinned is the limit of the pinned memory, in bytes: what pinned= asks for. Else it is namespace.DefaultPinned, but not more than half of the memory that the
 // daemon may have, in bytes, which leaves the rest for its heap, its program and others; a cache that cache= asks for counts as a quarter of it, as by default.

@@ -81,10 +81,8 @@ type Controller struct {
 
 	copies copyengine.Pool // of mirrors
 
-	hasHostBuffer atomic.Bool // the controller uses it
-
-	kept atomic.Pointer[[]kept] // by address; nil for none
-	lent atomic.Pointer[[]lent]
+	kept byAddress[kept]
+	lent byAddress[lent]
 
 	flushErr      atomic.Pointer[error]    // what a Flush failed with; never cleared
 	failover      atomic.Pointer[Failover] // nil until the lanes have moved to the spare runtime

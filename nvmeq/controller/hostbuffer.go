@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
@@ -12,8 +13,9 @@ import (
 // hostBuffer is memory of the host that the controller has for itself (Base §8.9, Host Memory Buffer): a drive without DRAM of its own keeps there what it knows of where its blocks
 // are, and reads more slowly without. Neither CPU nor kernels touch it while the controller is enabled. A reset takes it from the controller, which gets it again after that.
 type hostBuffer struct {
-	d    *DMA  // of the size, and then a page with the list of its one piece
-	size int64 // bytes
+	d     *DMA        // of the size, and then a page with the list of its one piece
+	size  int64       // bytes
+	given atomic.Bool // the controller uses it
 }
 
 // hostBufferEntry is the bytes of an entry of the list (Base figure "Host Memory Buffer Descriptor Entry"): address, pages, reserved.
@@ -45,7 +47,7 @@ func (c *Controller) allocHostBuffer(n, least int64) error {
 	list := d.Host[n : n+hostBufferEntry]
 	binary.LittleEndian.PutUint64(list[0:], uint64(d.IOVA))
 	binary.LittleEndian.PutUint32(list[8:], uint32(n/c.mps))
-	c.hostBuffer = &hostBuffer{d, n}
+	c.hostBuffer = &hostBuffer{d: d, size: n}
 	return nil
 }
 
@@ -58,7 +60,7 @@ func (c *Controller) giveHostBuffer() error {
 	list := uint64(b.d.IOVA) + uint64(b.size)
 	_, err := c.adminCmd(nvme.SQE{Opcode: nvme.AdminSetFeatures, CDW10: uint32(nvme.FIDHostBuffer), CDW11: 1, CDW12: uint32(b.size / c.mps),
 		CDW13: uint32(list), CDW14: uint32(list >> 32), CDW15: 1})
-	c.hasHostBuffer.Store(err == nil)
+	b.given.Store(err == nil)
 	if nvme.Refused(err) {
 		c.log.Warn("the drive refuses the memory of the host's that it asked for", "device", c.t.Name(), "bytes", b.size, "why", err.Error())
 		return nil
@@ -74,13 +76,13 @@ func (c *Controller) closeHostBuffer() error {
 	if c.hostBuffer == nil {
 		return nil
 	}
-	c.hasHostBuffer.Store(false)
+	c.hostBuffer.given.Store(false)
 	return c.hostBuffer.d.Close()
 }
 
 // HostBuffer is how many bytes of the host's memory the controller has for itself.
 func (c *Controller) HostBuffer() int64 {
-	if !c.hasHostBuffer.Load() {
+	if c.hostBuffer == nil || !c.hostBuffer.given.Load() {
 		return 0
 	}
 	return c.hostBuffer.size

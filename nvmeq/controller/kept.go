@@ -1,9 +1,7 @@
 package controller
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
@@ -12,9 +10,8 @@ import (
 // kept is memory under DMA of which something is to be done when the controller has written there: its keeper is asked, or it is not where completions
 // may be (gpu.Reach).
 type kept struct {
-	first, end nvme.IOVA
-	reach      gpu.Reach
-	host       bool // the CPU has a view of it
+	reach gpu.Reach
+	host  bool // the CPU has a view of it
 }
 
 // keep notes the reach of memory that is mapped for the controller. Where the software controller has the memory's own copy engine move the
@@ -26,65 +23,31 @@ func (c *Controller) keep(d *DMA) {
 	if !asked && !apart {
 		return
 	}
-	c.changeKept(func(all []kept) []kept {
-		i, _ := slices.BinarySearchFunc(all, d.IOVA, func(x kept, at nvme.IOVA) int { return cmp.Compare(x.first, at) })
-		return slices.Insert(all, i, kept{d.IOVA, d.IOVA + nvme.IOVA(d.Size), r, d.Host != nil})
-	})
+	c.kept.add(d, kept{r, d.Host != nil})
 }
 
 // forget follows the end of the mapping.
 func (c *Controller) forget(d *DMA) {
 	if c.Kept() {
-		c.changeKept(func(all []kept) []kept { return slices.DeleteFunc(all, func(x kept) bool { return x.first == d.IOVA }) })
+		c.kept.remove(d)
 	}
-}
-
-// changeKept puts a changed copy in the list's place: commands read it without a lock.
-func (c *Controller) changeKept(change func([]kept) []kept) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []kept
-	if p := c.kept.Load(); p != nil {
-		all = slices.Clone(*p)
-	}
-	all = change(all)
-	c.kept.Store(&all)
 }
 
 // Kept says that there is memory under DMA of which something is to be done when it was written to.
-func (c *Controller) Kept() bool {
-	p := c.kept.Load()
-	return p != nil && len(*p) > 0
-}
+func (c *Controller) Kept() bool { return len(c.kept.ranges()) > 0 }
 
 // KeptAt is the reach of such memory at an address of the controller's; false if nothing is to be done there.
 func (c *Controller) KeptAt(at nvme.IOVA) (gpu.Reach, bool) {
-	if x := c.keptAt(at); x != nil {
+	if x := c.kept.at(at); x != nil {
 		return x.reach, true
 	}
 	return gpu.Reach{}, false
 }
 
-func (c *Controller) keptAt(at nvme.IOVA) *kept {
-	p := c.kept.Load()
-	if p == nil {
-		return nil
-	}
-	// The last that begins at or before the address.
-	i, found := slices.BinarySearchFunc(*p, at, func(x kept, at nvme.IOVA) int { return cmp.Compare(x.first, at) })
-	if !found {
-		i--
-	}
-	if i < 0 || at >= (*p)[i].end {
-		return nil
-	}
-	return &(*p)[i]
-}
-
 // StoredBy is who is to be told, before the controller reads the memory at an address of its own, that the CPU may have stored there: nil for nobody. Such stores go to a function's BAR, and a
 // command's doorbell to another's, so nothing orders them.
 func (c *Controller) StoredBy(at nvme.IOVA) gpu.Keeper {
-	if x := c.keptAt(at); c.stepper == nil && x != nil && x.host {
+	if x := c.kept.at(at); c.stepper == nil && x != nil && x.host {
 		return x.reach.Keeper
 	}
 	return nil
@@ -94,7 +57,7 @@ func (c *Controller) StoredBy(at nvme.IOVA) gpu.Keeper {
 // answers does not pass what it wrote before (PCI Express Base 6.0 §2.4.1, entry D2a), so all that is past the place where the ways part. It costs a round trip
 // to the device, about a microsecond. The error says that the device did not answer. A controller in software needs nothing.
 func (c *Controller) Land() error {
-	if c.stepper == nil && c.CSTS() == ^nvme.CSTS(0) {
+	if c.stepper == nil && c.CSTS().Gone() {
 		return fmt.Errorf("the device is gone (CSTS reads all ones), perhaps before its data arrived")
 	}
 	return nil
