@@ -12,14 +12,21 @@ import (
 	cpu "github.com/lanefs/lanefs/gpu/host"
 )
 
-// The device's address of what lies in a stage or in pinned pages, at whatever place, and of nothing else.
-func TestPinnedMemory(t *testing.T) {
+// onCPU is an engine on a runtime of the CPU's, closed when the test ends.
+func onCPU(t *testing.T) (gpu.Runtime, *Engine) {
+	t.Helper()
 	rt, err := cpu.Open(cpu.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close()) })
 	e, err := New(rt)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return rt, e
+}
+
+// The device's address of what lies in a stage or in pinned pages, at whatever place, and of nothing else.
+func TestPinnedMemory(t *testing.T) {
+	_, e := onCPU(t)
 	const size = 64 << 10
 	all, err := unix.Mmap(-1, 0, 5*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	require.NoError(t, err)
@@ -52,12 +59,7 @@ func TestPinnedMemory(t *testing.T) {
 
 // Bytes that a file does not have any more are an error, not the end of the process.
 func TestCopyOfTruncatedFile(t *testing.T) {
-	rt, err := cpu.Open(cpu.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	e, err := New(rt)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	rt, e := onCPU(t)
 	m, err := rt.Alloc(gpu.HostMapped, 64<<10)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })

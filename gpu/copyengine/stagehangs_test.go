@@ -77,12 +77,7 @@ func (r refusing) Register([]byte, gpu.Registered) (gpu.Memory, error) { return 
 
 // TestPinFails: pages that are not pinned are their owner's again, but for those that a call uses which was given up.
 func TestPinFails(t *testing.T) {
-	rt, err := cpu.Open(cpu.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close()) })
-	e, err := New(rt)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	rt, e := onCPU(t)
 	page, after := make([]byte, 4096), 0
 	e.rt = refusing{rt, unix.ENOMEM}
 	require.ErrorIs(t, e.Pin(page, func() { after++ }), unix.ENOMEM)
