@@ -49,7 +49,7 @@ func TestHungCopyEnds(t *testing.T) {
 				stop()
 			}
 
-			d.Stick("copy")
+			d.Stick("copy", "launch", "reset") // several small copies at once are a launch, the first stream's a reset here
 			var device sync.WaitGroup
 			var failed atomic.Int64
 			for i := range callers {
@@ -62,6 +62,8 @@ func TestHungCopyEnds(t *testing.T) {
 					late := waits == "close" && errors.Is(err, engine.ErrClosed) // it came after the end, which sends nothing
 					if late || err != nil && cmds[0].Err != nil && cmds[1].Err != nil {
 						failed.Add(1)
+					} else {
+						t.Logf("caller %d: %v; the read: %v; the write: %v", i, err, cmds[0].Err, cmds[1].Err)
 					}
 				})
 			}
