@@ -117,6 +117,13 @@ static int start(struct gpu *g, const char *device)
 	return device ? find(g, device) : 0;
 }
 
+void lanefs_cuda_init(void)
+{
+	struct gpu g = {.lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)};
+	if (g.lib)
+		CALL(&g, "Init", (unsigned), 0);
+}
+
 int lanefs_gpu_current(int hip, char *device, int size)
 {
 	struct gpu g = {.hip = hip};

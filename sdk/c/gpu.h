@@ -31,6 +31,9 @@ struct gpu {
 	char apart_too[60];
 };
 
+/* Initializes CUDA's driver (cuInit), if the program has loaded it. An error is the program's, which hears of it by its first call. */
+HIDDEN void lanefs_cuda_init(void);
+
 /* Looks up a function by its name without the prefix, which CUDA and HIP share. */
 HIDDEN void *lanefs_gpu_function(struct gpu *g, const char *name);
 

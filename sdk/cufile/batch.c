@@ -22,6 +22,7 @@
 
 /* How much goes together: what is under way can not be cancelled. And how many are overtaken, for each of them is looked at. */
 enum { TOGETHER = 64 << 20, OVERTAKEN = 256 };
+enum { MOST = 1 << 16 }; /* requests of a batch, as many as fs.aio-max-nr allows NVIDIA's library, which does not hold them to max_batch_io_size either */
 
 struct asked {
 	struct asked *next;
@@ -307,7 +308,7 @@ static void *work(void *arg)
 status batch_new(void **handle, unsigned most)
 {
 	UNCANCELLED;
-	if (!handle || most == 0 || most > param_size(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE))
+	if (!handle || most == 0 || most > MOST)
 		return bad(CU_FILE_INVALID_VALUE);
 	struct queue *b = calloc(1, sizeof *b);
 	if (!b || !(b->entries = calloc(most, sizeof *b->entries)) || !(b->span = malloc(most * sizeof *b->span)) || many_new(&b->many, most)) {

@@ -44,9 +44,11 @@ static status properties(CUfileDrvProps_t *p)
 
 CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t *props) { return TRACED(properties(props), "DriverGetProperties()"); }
 
+/* As NVIDIA's library, these do not open the driver. */
 static status limit(int which, size_t kib)
 {
-	driver_use();
+	if (!driver_is_open())
+		return bad(CU_FILE_DRIVER_NOT_INITIALIZED);
 	return kib % 4 ? bad(CU_FILE_DRIVER_UNSUPPORTED_LIMIT) : param_set_size(which, kib, 1);
 }
 
@@ -83,7 +85,7 @@ void cuFileHandleDeregister(CUfileHandle_t fh)
 
 CUfileError_t cuFileBufRegister(const void *base, size_t length, int flags)
 {
-	status s = buffer_register(base, length, flags);
+	status s = buffer_register(base, length, flags & (CU_FILE_RDMA_REGISTER | CU_FILE_RDMA_RELAXED_ORDERING)); /* NVIDIA's library takes any, too */
 	stats_event(DID_BUFFER, s.err != 0, length);
 	return TRACED(s, "BufRegister(%p, %zu bytes)", base, length);
 }
@@ -120,7 +122,8 @@ CUfileError_t cuFileBatchIOSetUp(CUfileBatchHandle_t *batch, unsigned nr)
 
 CUfileError_t cuFileBatchIOSubmit(CUfileBatchHandle_t batch, unsigned nr, CUfileIOParams_t *p, unsigned flags)
 {
-	status s = batch_submit(batch, nr, p, flags);
+	(void)flags; /* NVIDIA's library takes any, too */
+	status s = batch_submit(batch, nr, p, 0);
 	stats_event(DID_BATCH_SUBMIT, s.err != 0, nr);
 	return TRACED(s, "BatchIOSubmit(%p, %u)", batch, nr);
 }

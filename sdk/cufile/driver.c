@@ -1,4 +1,4 @@
-/* Whether the driver is open. It opens at its first use. */
+/* Whether the driver is open. It opens at its first use. NVIDIA's library initializes CUDA's driver then, and programs leave that to it (NVIDIA's gdsio_verify). */
 #define _GNU_SOURCE
 #include "core.h"
 
@@ -12,8 +12,16 @@ static void child(void)
 
 IN_CHILD(child);
 
+/* Precedes the opening, without the lock: another thread may have the loader's, and wait for this one. */
+static void before(void)
+{
+	if (!driver_is_open())
+		lanefs_cuda_init();
+}
+
 void driver_use(void)
 {
+	before();
 	pthread_mutex_lock(&lock);
 	if (!count)
 		count = 1;
@@ -32,6 +40,8 @@ int driver_is_open(void) { return driver_count() > 0; }
 
 status driver_open(void)
 {
+	UNCANCELLED;
+	before();
 	pthread_mutex_lock(&lock);
 	count++;
 	pthread_mutex_unlock(&lock);

@@ -121,7 +121,7 @@ status file_register(void **handle, int type, int fd)
 {
 	UNCANCELLED;
 	if (!handle || type != CU_FILE_HANDLE_TYPE_OPAQUE_FD)
-		return bad(handle && type == CU_FILE_HANDLE_TYPE_USERSPACE_FS ? CU_FILE_IO_NOT_SUPPORTED : CU_FILE_INVALID_VALUE);
+		return bad(handle ? CU_FILE_IO_NOT_SUPPORTED : CU_FILE_INVALID_VALUE);
 	struct file *f = calloc(1, sizeof *f);
 	if (!f)
 		return bad(CU_FILE_NOMEM_ERROR);

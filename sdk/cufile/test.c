@@ -138,7 +138,7 @@ static void handles(const char *path, const char *other)
 		close(d.handle.fd);
 	}
 	d.type = CU_FILE_HANDLE_TYPE_OPAQUE_WIN32;
-	IS(CU_FILE_INVALID_VALUE, cuFileHandleRegister(&h, &d));
+	IS(CU_FILE_IO_NOT_SUPPORTED, cuFileHandleRegister(&h, &d));
 	fd = open(path, O_WRONLY);
 	h = reg(fd);
 	WANT(cuFileRead(h, b, 1, 0, 0) == -1 && errno == EBADF);
@@ -181,7 +181,8 @@ static void memory(int fd)
 	IS(CU_FILE_CUDA_POINTER_INVALID, cuFileBufRegister(p, n, 0));
 	IS(CU_FILE_INVALID_VALUE, cuFileBufRegister(NULL, n, 0));
 	IS(CU_FILE_INVALID_VALUE, cuFileBufRegister(&h, 0, 0));
-	IS(CU_FILE_INVALID_VALUE, cuFileBufRegister(&h, sizeof h, 64));
+	OK(cuFileBufRegister(&h, sizeof h, 64)); /* as NVIDIA's library */
+	OK(cuFileBufDeregister(&h));
 	cuFileHandleDeregister(h);
 }
 
@@ -209,6 +210,8 @@ static void batches(int fd, int other)
 	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSetUp(NULL, N));
 	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSetUp(&b, 0));
 	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSetUp(&b, 100000));
+	OK(cuFileBatchIOSetUp(&b, 5000));
+	cuFileBatchIODestroy(b);
 	OK(cuFileBatchIOSetUp(&b, N));
 	IS(CU_FILE_BATCH_FULL, cuFileBatchIOSubmit(b, N + 1, p, 0));
 	IS(CU_FILE_INVALID_VALUE, cuFileBatchIOSubmit(b, 0, p, 0));
@@ -513,6 +516,9 @@ static void driver(void)
 	WANT(cuFileUseCount() == 0);
 	IS(CU_FILE_DRIVER_NOT_INITIALIZED, cuFileDriverClose());
 	IS(CU_FILE_DRIVER_NOT_INITIALIZED, cuFileStatsStart());
+	IS(CU_FILE_DRIVER_NOT_INITIALIZED, cuFileDriverSetPollMode(true, 8));
+	IS(CU_FILE_DRIVER_NOT_INITIALIZED, cuFileDriverSetMaxDirectIOSize(1024));
+	WANT(cuFileUseCount() == 0);
 	OK(cuFileSetParameterSizeT(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE, 256));
 	OK(cuFileGetParameterSizeT(CUFILE_PARAM_PROPERTIES_IO_BATCHSIZE, &v));
 	WANT(v == 256);
@@ -536,6 +542,10 @@ static void driver(void)
 	WANT(flag);
 	OK(cuFileDriverSetPollMode(true, 8));
 	IS(CU_FILE_DRIVER_UNSUPPORTED_LIMIT, cuFileDriverSetPollMode(true, 7));
+	OK(cuFileDriverSetPollMode(true, SIZE_MAX / 4096 * 4));
+	OK(cuFileDriverSetPollMode(true, 8));
+	OK(cuFileDriverSetMaxCacheSize(0));
+	OK(cuFileDriverSetMaxPinnedMemSize(0));
 	OK(cuFileDriverSetMaxDirectIOSize(1024));
 	OK(cuFileDriverSetMaxCacheSize(1024));
 	OK(cuFileDriverSetMaxPinnedMemSize(65536));
@@ -566,7 +576,7 @@ static void statistics(void)
 	OK(cuFileGetStatsL1(&one));
 	CUfileStatsLevel1_t *b = &s.detailed.basic;
 	WANT(memcmp(&one, b, sizeof one) == 0 && b->read_ops.ok > 50 && b->read_ops.err > 5 && b->read_bytes > 3 * size && b->write_bytes > size);
-	WANT(b->hdl_register_ops.ok >= 8 && b->hdl_register_ops.err >= 5 && b->buf_register_ops.ok == 2 * 2 && b->batch_submit_ops.ok > 5 && b->batch_processed_ops.ok >= 192);
+	WANT(b->hdl_register_ops.ok >= 8 && b->hdl_register_ops.err >= 5 && b->buf_register_ops.ok == 3 * 2 && b->batch_submit_ops.ok > 5 && b->batch_processed_ops.ok >= 192);
 	uint64_t n = 0;
 	for (int i = 0; i < 32; i++)
 		n += s.detailed.read_size_kb_hist[i];

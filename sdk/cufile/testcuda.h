@@ -25,7 +25,7 @@ static struct {
 } cuda;
 
 /* The primary contexts of the first devices. */
-static void load(void **context, int devices)
+__attribute__((unused)) static void load(void **context, int devices)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
 	WANT(lib);

@@ -180,6 +180,7 @@ API int cuInit(unsigned flags) {
 }
 
 static int exists(int device) { return device >= 0 && device < n_devices; }
+static int no_device(void) { return n_devices < 0 ? NOT_INITIALIZED : INVALID_DEVICE; }
 
 API int cuDriverGetVersion(int *v) {
 	*v = 13000;
@@ -205,7 +206,7 @@ API int cuDeviceGetCount(int *n) {
 API int cuDeviceGet(int *device, int ordinal) {
 	COUNT();
 	*device = ordinal;
-	return exists(ordinal) ? OK : INVALID_DEVICE;
+	return exists(ordinal) ? OK : no_device();
 }
 
 API int cuDeviceGetName(char *name, int n, int device) {
@@ -229,7 +230,7 @@ API int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
 	COUNT();
 	memset(uuid, 0, 16);
 	if (!exists(device))
-		return INVALID_DEVICE;
+		return no_device();
 	const char *p = strchr(devices[device].uuid, '-');
 	for (int i = 0; i < 16 && p; i++) {
 		while (*p == '-')
@@ -260,12 +261,12 @@ API int cuDeviceGetByPCIBusId(int *device, const char *bus) {
 			return OK;
 		}
 	}
-	return INVALID_DEVICE;
+	return no_device();
 }
 
 API int cuDeviceTotalMem_v2(size_t *n, int device) {
 	*n = (size_t)1 << 30;
-	return exists(device) ? OK : INVALID_DEVICE;
+	return exists(device) ? OK : no_device();
 }
 
 /* LANEFS_FAKE_CUDA_ATTRIBUTES is "NUMBER=VALUE,..." for every device; others are 0. */
@@ -277,7 +278,7 @@ API int cuDeviceGetAttribute(int *v, int which, int device) {
 		if (sscanf(at += *at == ',', "%d=%d", &n, &value) == 2 && n == which)
 			*v = value;
 	}
-	return exists(device) ? OK : INVALID_DEVICE;
+	return exists(device) ? OK : no_device();
 }
 
 /* ---- contexts ---- */
@@ -290,7 +291,7 @@ static int lost(const struct context *c) { return c && !c->id ? DESTROYED : c &&
 API int cuDevicePrimaryCtxRetain(struct context **c, int device) {
 	COUNT();
 	if (!exists(device))
-		return INVALID_DEVICE;
+		return no_device();
 	*c = &devices[device].primary;
 	if (!(*c)->id)
 		(*c)->id = ++contexts;
@@ -306,7 +307,7 @@ API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
 
 API int cuDevicePrimaryCtxRelease_v2(int device) {
 	COUNT();
-	return exists(device) ? OK : INVALID_DEVICE;
+	return exists(device) ? OK : no_device();
 }
 
 /* Of the program's own. */
@@ -1033,7 +1034,7 @@ static void reset(struct stream *s, void *arg) {
 API int cuDevicePrimaryCtxReset_v2(int device) {
 	COUNT();
 	if (!exists(device))
-		return INVALID_DEVICE;
+		return no_device();
 	struct context *c = &devices[device].primary;
 	pthread_mutex_lock(&lock);
 	c->id = 0;
