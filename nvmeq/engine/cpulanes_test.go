@@ -61,8 +61,8 @@ func TestLateGPU(t *testing.T) {
 	f.transfer(t, c, 0, 4096, 1)
 
 	before, cpuBefore := submitted(f.Engine)
+	until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 }) // one that runs goes on, however long it stands still
 	f.dev.Hang()
-	time.Sleep(20 * time.Millisecond) // kernels that run go on, until they find nothing to do
 	first := make(chan error, 1)
 	go func() { first <- f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 0, mine, 0, 4096)}) }()
 	chosen := f.Engine.Chosen()
@@ -103,8 +103,8 @@ func TestLateGPU(t *testing.T) {
 func TestLateGPUBesideBrokenLane(t *testing.T) {
 	f := newBoth(t, false, time.Minute, softctl.Options{Queues: 8}, 2, 2)
 	c, mine := f.Chunk(t, 512<<10), f.Chunk(t, 4096)
+	until(t, "no kernel runs", func() bool { return f.dev.Running() == 0 }) // one that runs goes on, however long it stands still
 	f.dev.Hang()
-	time.Sleep(20 * time.Millisecond) // kernels that run go on, until they find nothing to do
 	first := make(chan error, 1)
 	go func() { first <- f.Engine.Do(1, []engine.Command{f.RW(nvme.IORead, 0, mine, 0, 4096)}) }()
 	until(t, "it is late", f.Engine.Late)

@@ -196,11 +196,7 @@ func TestFailoverFlush(t *testing.T) {
 			over = asItIs
 		}
 		f := newFailingOn(t, true, false, softctl.Options{Latency: 700 * time.Millisecond}, engine.Config{Lanes: 1}, over)
-		ended := make(chan error)
-		go func() { ended <- f.flush(0) }()
-		until(t, "the command is with the controller", func() bool { return f.dev.Launches() > 1 })
-		f.dev.Hang()
-		err := <-ended
+		err := f.hangs(t, func() error { return f.flush(0) })
 		require.NotNil(t, f.Controller.Failover())
 		if remembers {
 			require.NoError(t, err)

@@ -104,8 +104,8 @@ func TestRetryDelay(t *testing.T) {
 // TestAbort: the command is slow, the Abort ends it, the queue pair stays.
 func TestAbort(t *testing.T) {
 	ec := fast
-	ec.Retries, ec.AbortWait = -1, 5*time.Second
-	r := newRig(t, softctl.Options{Latency: 400 * time.Millisecond}, ec)
+	ec.Retries, ec.AbortWait = -1, time.Minute
+	r := newRig(t, softctl.Options{Latency: time.Hour}, ec)
 	c := r.Chunk(t, 4096)
 	err := r.Engine.Do(0, []engine.Command{r.RW(nvme.IORead, 5, c, 0, 4096)})
 	require.ErrorIs(t, err, controller.ErrTimeout)
