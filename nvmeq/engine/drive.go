@@ -7,6 +7,7 @@ import (
 
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -97,7 +98,7 @@ func (l *lane) poll() bool {
 	}
 	if l.drain() > 0 {
 		progress = true
-		l.lastResult = time.Time{}
+		l.unanswered = poll.Wait{}
 	}
 	if len(l.lost) > 0 {
 		l.handleLost()
@@ -112,7 +113,7 @@ func (l *lane) poll() bool {
 	if l.idle++; progress {
 		l.idle = 0
 	} else if l.idle%hungEvery == 0 {
-		l.checkHung()
+		l.checkHung(time.Now())
 	}
 	return progress
 }
@@ -145,17 +146,12 @@ func (l *lane) fill() bool {
 const hungEvery = 16
 
 // checkHung finds a lane that writes no results any more, not even those of timeouts.
-func (l *lane) checkHung() {
-	now := time.Now()
-	if l.lastResult.IsZero() {
-		l.lastResult = now
-		return
-	}
+func (l *lane) checkHung(now time.Time) {
 	limit := l.e.cfg.Timeout
 	if l.load.Load()&(deviceWeight-1) >= flushWeight {
 		limit = l.e.timeout(nvme.IOFlush)
 	}
-	if limit += l.e.cfg.HangTimeout; now.Sub(l.lastResult) > limit {
+	if limit += l.e.cfg.HangTimeout; l.unanswered.Look(now, limit) > limit {
 		l.broken = controller.RuntimeError{Err: fmt.Errorf("lane %d has not answered for %v: its kernel does not run", l.index, limit)}
 	}
 }

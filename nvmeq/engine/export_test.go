@@ -3,9 +3,11 @@ package engine
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // HoldLane takes a lane out of the resident launch, as asking for its counters does, until the function it returns is called.
@@ -63,4 +65,21 @@ func (e *Engine) InUse(lane int) (tags, pages int) {
 	l.drive.Lock()
 	defer l.handOver()
 	return len(l.slots) - len(l.freeTags), rangePages - len(l.freePages)
+}
+
+// HangsAt looks at an idle lane as at one that is to answer, at these times since now, and says at which of them it is taken for one that hangs: by its results, and by its heartbeat.
+func (e *Engine) HangsAt(lane int, looks ...time.Duration) (byResults, byHeartbeat time.Duration) {
+	l, begin := e.lanes[lane], time.Now()
+	l.drive.Lock()
+	defer l.handOver()
+	for _, at := range looks {
+		if l.checkHung(begin.Add(at)); l.broken != nil && byResults == 0 {
+			byResults = at
+		}
+		if silent := e.drv.(*residentDriver).silent(l, begin.Add(at)); silent > e.cfg.HangTimeout && byHeartbeat == 0 {
+			byHeartbeat = at
+		}
+	}
+	l.broken, l.unanswered, l.silence = nil, poll.Wait{}, poll.Wait{}
+	return byResults, byHeartbeat
 }

@@ -3,9 +3,9 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/lanefs/lanefs/kernels"
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -106,7 +106,7 @@ func (l *lane) reclaim() {
 		s.cmd().page = -1
 	}
 	l.freeAll()
-	l.lateBase, l.kicks, l.lastResult = 0, 0, time.Time{}
+	l.lateBase, l.kicks, l.unanswered = 0, 0, poll.Wait{}
 }
 
 // refuseWrites ends the commands that refuses does not allow, among those that wait to be sent or to be sent again.

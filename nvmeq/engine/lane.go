@@ -10,6 +10,7 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -43,32 +44,32 @@ type lane struct {
 	free    []*batch // protected by mu: to be used again
 
 	// drive is held by the one goroutine that works on the lane; it protects all that follows.
-	drive       sync.Mutex
-	own         *batch // of who drives: nobody waits for it
-	created     bool
-	workPos     uint32 // position of the next work item
-	resultPos   uint32 // position of the next result
-	slots       []slot // by tag
-	freeTags    []uint16
-	freePages   []int8    // of range lists
-	retry       []slot    // to be posted again, before anything new
-	lost        []lostCmd // answered without a completion: the controller may still use their memory
-	retryAfter  time.Time
-	args        [3]uint64  // of the launch under way; here so that a launch allocates nothing
-	bridge      *[2]uint32 // the bridge's words, SQ and CQ; nil without a bridge
-	forwarded   [2]uint32  // what the bridge has forwarded of them
-	kicks       uint       // of a resident kernel
-	mine        bool       // it is held out of the resident launch for who drives it
-	launch      uint64     // the resident launch in which the lane was last looked at
-	heartbeat   uint64     // of a resident kernel: what it last was, and when it changed
-	heartbeatAt time.Time
-	checkedAt   time.Time
-	idle        uint        // polls without progress, in a row
-	lastResult  time.Time   // when a result last came, while commands are outstanding
-	broken      error       // the queue pair needs a controller reset
-	hung        atomic.Bool // its kernel does not answer: it is not waited for again
-	lateBase    uint64      // timed out commands whose late completion can no longer come
-	rebuilds    int         // rebuilds since the last command that ended well
+	drive      sync.Mutex
+	own        *batch // of who drives: nobody waits for it
+	created    bool
+	workPos    uint32 // position of the next work item
+	resultPos  uint32 // position of the next result
+	slots      []slot // by tag
+	freeTags   []uint16
+	freePages  []int8    // of range lists
+	retry      []slot    // to be posted again, before anything new
+	lost       []lostCmd // answered without a completion: the controller may still use their memory
+	retryAfter time.Time
+	args       [3]uint64  // of the launch under way; here so that a launch allocates nothing
+	bridge     *[2]uint32 // the bridge's words, SQ and CQ; nil without a bridge
+	forwarded  [2]uint32  // what the bridge has forwarded of them
+	kicks      uint       // of a resident kernel
+	mine       bool       // it is held out of the resident launch for who drives it
+	launch     uint64     // the resident launch in which the lane was last looked at
+	heartbeat  uint64     // of a resident kernel: what it last was
+	silence    poll.Wait  // for another one
+	checkedAt  time.Time
+	idle       uint        // polls without progress, in a row
+	unanswered poll.Wait   // for a result, while commands are outstanding
+	broken     error       // the queue pair needs a controller reset
+	hung       atomic.Bool // its kernel does not answer: it is not waited for again
+	lateBase   uint64      // timed out commands whose late completion can no longer come
+	rebuilds   int         // rebuilds since the last command that ended well
 }
 
 // slot is a command under way: the i-th of its batch.

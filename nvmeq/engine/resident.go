@@ -203,13 +203,13 @@ func (d *residentDriver) checkKernel(l *lane) error {
 	return nil
 }
 
-// silent is for how long the lane's part of the kernel has stored no heartbeat, since its launch at most.
+// silent is for how long the lane's part of the kernel has stored no heartbeat, since its launch at most, and as far as the process was not stopped.
 func (d *residentDriver) silent(l *lane, now time.Time) time.Duration {
 	beat, launch := atomic.LoadUint64(&l.status.Time), d.number.Load()
 	if beat != l.heartbeat || launch != l.launch {
-		l.heartbeat, l.launch, l.heartbeatAt = beat, launch, now
+		l.heartbeat, l.launch, l.silence = beat, launch, poll.Wait{}
 	}
-	return now.Sub(l.heartbeatAt)
+	return l.silence.Look(now, l.e.cfg.HangTimeout)
 }
 
 // take has the kernel keep away from the lane until giveBack. Whoever else has taken it does not matter.
@@ -268,7 +268,7 @@ func (d *residentDriver) release(l *lane) {
 	if l.mine {
 		l.mine = false
 		d.giveBack(l)
-		l.heartbeatAt = time.Now() // it had none while it was held
+		l.silence = poll.Wait{} // it had none while it was held
 	}
 }
 
