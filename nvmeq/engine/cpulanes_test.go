@@ -22,7 +22,7 @@ import (
 func newBoth(t *testing.T, spare bool, hang time.Duration, so softctl.Options, lanes, cpu int) *failing {
 	t.Helper()
 	rt := openHost(t)
-	ec := engine.Config{Lanes: lanes, CPULanes: cpu, CPU: rt, HangTimeout: hang, LateAfter: 20 * time.Millisecond}
+	ec := engine.Config{Lanes: lanes, CPULanes: cpu, CPU: rt, HangTimeout: hang, LateAfter: 100 * time.Millisecond}
 	return newFailing(t, spare, false, so, ec)
 }
 
