@@ -1,6 +1,7 @@
 package share_test
 
 import (
+	"io"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -14,20 +15,23 @@ import (
 	"github.com/lanefs/lanefs/fs/share/wire"
 )
 
-const long = 2 << 30 // bytes: a second's work, of which the first part is held back
+const long = 2 << 30 // bytes: twice what is read at once where there are many CPUs
 
-// longTransfer has a client that reads n bytes into memory, or writes them to an empty file. It returns what the client has of its connection, when none of it has ended: the daemon waits for
-// release.
+// longTransfer has a client that reads n bytes into memory, or writes them to an empty file. It returns what the client has of its connection. Nothing of the transfer is done until
+// release is called, however long that takes, for each part of what is read has a block that is held back.
 func longTransfer(t *testing.T, m *sharetest.Mount, op wire.Op, n int64) (f *os.File, c *ringClient, release func()) {
-	var content []byte
 	device := blockdev.OpWrite
+	f = m.Write("file", nil)
 	if op == wire.OpRead {
-		content, device = make([]byte, n>>11), blockdev.OpRead // and a hole
+		const part = 4 * mib // of which those that are read at once are a multiple
+		device = blockdev.OpRead
+		for at := int64(0); at < n; at += part {
+			_, err := f.WriteAt(make([]byte, 4096), at)
+			require.NoError(t, err)
+		}
+		require.NoError(t, f.Truncate(n))
 	}
-	f = m.Write("file", content)
-	require.NoError(t, f.Truncate(int64(len(content))<<11))
 	c = dialRing(t, f, n, 64)
-	// The first block that is read is held back until all are taken, so that none has ended.
 	held, release := m.Hold(func(q *blockdev.Request) bool { return q.Op == device && (op == wire.OpRead || q.Length() >= mib) })
 	c.submit(t, wire.Submission{Op: op, File: c.file.Handle, Memory: c.memory.Handle, Len: uint64(n)})
 	<-held
@@ -59,13 +63,11 @@ func TestLongTransfers(t *testing.T) {
 	f.Close()
 	done := make(chan struct{})
 	go func() { defer close(done); m.Close() }()
-	within(t, "the mount's end", func() {
-		for { // the mount ends before its share
-			if _, err := os.Stat(m.Path("file")); err != nil {
-				return
-			}
-		}
-	})
+	var err error
+	within(t, "the connection's end", func() { _, _, _, err = c.Receive() })
+	require.ErrorIs(t, err, io.EOF)
+	_, err = os.Stat(m.Path("file"))
+	require.ErrorIs(t, err, os.ErrNotExist, "the mount ends before its share")
 	release()
 	within(t, "the unmount", func() { <-done })
 	notAll(t, c)
