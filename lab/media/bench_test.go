@@ -165,8 +165,15 @@ func (b *bench) awaitAcks(w *writer, n int) {
 	b.await(w.name, func() bool { acks, refused := w.count(); return acks >= n || refused > 0 })
 }
 
-// finish lets the writers go on a while after the failure, and waits for them.
-func (b *bench) finish() {
+// finish lets the writers go on until they have met the failure, if m says that they must, and a while after it, and waits for them.
+func (b *bench) finish(m medium) {
+	b.t.Helper()
+	if m.sticky {
+		b.awaitError()
+	}
+	if m.full {
+		b.await("the log's line", func() bool { return strings.Contains(b.log(), m.says) })
+	}
 	time.Sleep(goesOn)
 	close(b.stop)
 	b.done.Wait()

@@ -113,7 +113,7 @@ func (b *bench) run(m medium, rng *rand.Rand) {
 	before := b.acked()
 	m.fail(b)
 	failed := time.Now()
-	b.finish()
+	b.finish(m)
 	t.Logf("%d acknowledged before, %d in all; %s", before, b.acked(), b.firstErrors())
 	var refused int
 	for _, w := range b.writers {
