@@ -61,6 +61,19 @@ func greedy(mnt string) {
 		s.keep, err = c.Call(wire.THello, 1, &wire.Hello{Magic: wire.Magic, Least: 1, Most: 1}, &wire.HelloReply{}, 2)
 		return s, err
 	}
+	// full is as many connections as the user may have. When they are there the daemon has freed all that those before them had: until then it counts these.
+	full := func() (all []*session) {
+		for len(all) < someConns {
+			c, err := dial()
+			if err != nil {
+				c.Close()
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
+			all = append(all, c)
+		}
+		return all
+	}
 	memfd, err := unix.MemfdCreate("greedy", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		fail("memfd", err)
@@ -97,28 +110,20 @@ func greedy(mnt string) {
 		}},
 	} {
 		got, refused := 0, error(nil)
-		var all []*session
-		for refused == nil && got < 10000 {
-			c, err := dial()
-			if err != nil {
-				fail(thing.what, err)
+		all := full()
+		for got < 4*len(all) {
+			if refused = thing.take(all[got/4]); refused != nil {
+				break
 			}
-			all = append(all, c)
-			for range 4 {
-				if refused = thing.take(c); refused != nil {
-					break
-				}
-				got++
-			}
+			got++
 		}
 		fmt.Printf("%s: %d: %v\n", thing.what, got, refused)
 		for _, c := range all {
 			c.Close()
 			wire.CloseAll(c.keep)
 		}
-		time.Sleep(300 * time.Millisecond) // for the daemon to free them: else the next loop gets less
 	}
-	var all []*session
+	all := full()
 	for len(all) < 2000 {
 		c, err := dial()
 		if err != nil {
