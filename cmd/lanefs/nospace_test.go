@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -160,6 +161,7 @@ func TestFullBackingStore(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, os.Remove(open.Name()))
 
+				began := time.Now()
 				s.fill()
 				require.Error(t, w.file(1<<20), "file data")
 				for k := 0; w.names(100) == nil; k++ { // no data at all: it is the journal that finds no room
@@ -190,15 +192,19 @@ func TestFullBackingStore(t *testing.T) {
 				} else {
 					s.empty()
 					require.NoError(t, w.file(100<<10), "there is room again")
+					var refused uint64
 					p.eventually("the end of it in stat", func() bool {
 						r, err := p.stat(mnt)
 						require.NoError(t, err)
-						return r.Full.Since == nil && r.Full.Commits == nil && r.Full.Refused > 0
+						refused = r.Full.Refused
+						return r.Full.Since == nil && r.Full.Commits == nil && refused > 0
 					})
 					b, err := os.ReadFile(log)
 					require.NoError(t, err)
+					most := 1 + int(time.Since(began)/(10*time.Second)) // where nothing is refused for so long, on a busy machine, the next one is said again
 					for _, line := range []string{"the backing store is full", "no space left for the image", "has refused no write for", "commits wait, and", "commits go on after"} {
-						require.Equal(t, 1, strings.Count(string(b), line), "%q in the log:\n%s", line, b)
+						n := strings.Count(string(b), line)
+						require.True(t, 1 <= n && n <= most && uint64(n) < refused, "%q in the log, %d times of %d refused writes:\n%s", line, n, refused, b)
 					}
 				}
 				require.NoError(t, w.file(1<<20))
