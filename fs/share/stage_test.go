@@ -197,7 +197,7 @@ func TestFlood(t *testing.T) {
 			}
 		})
 	}
-	within := time.AfterFunc(time.Minute, func() {
+	within := time.AfterFunc(patience, func() {
 		_ = unix.Unmount(m.Dir, unix.MNT_DETACH) // who waits for ever does not clean up
 		panic("an honest client waits for a flood")
 	})
