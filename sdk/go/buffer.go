@@ -15,6 +15,7 @@ import (
 type Buffer struct {
 	object
 	export gpu.Export // FD is closed by Close
+	fd     own        // the same
 	off    int64      // of the range in the memory
 	n      int64
 	size   int64  // of the file when it was mapped
@@ -54,6 +55,7 @@ func (s *Session) mapFile(f *os.File, q wire.Map) (*Buffer, error) {
 	}
 	b := &Buffer{object: object{s: s, handle: r.Handle}, off: int64(r.MemOff), n: int64(r.Len), size: int64(r.FileSize), gen: r.Generation,
 		export: gpu.Export{FD: rights[0], Offset: int64(r.FDOff), Size: int64(r.MemSize), Kind: gpu.ExportKind(r.Kind)}}
+	b.fd = newOwn(b.export.FD)
 	if b.export.Kind != gpu.ExportMemFD {
 		return b, nil
 	}
@@ -78,7 +80,7 @@ func (b *Buffer) Len() int64      { return b.n }
 func (b *Buffer) FileSize() int64 { return b.size }
 
 // Export returns the memory behind the buffer, for a GPU's library to import, and the offset of the buffer in it. Close closes the
-// descriptor.
+// descriptor, unless the program has closed it and the number is another file's.
 func (b *Buffer) Export() (e gpu.Export, off int64) { return b.export, b.off }
 
 // Import maps the memory behind the buffer on a GPU, and returns the address of the buffer for kernels and copies. rt must be of the daemon's
@@ -158,7 +160,7 @@ func (b *Buffer) Close() error {
 		b.mapped, b.bytes = nil, nil
 	}
 	err := b.unmapDevice()
-	wire.CloseAll([]int{b.export.FD})
+	b.fd.close()
 	b.export.FD = -1
 	return errors.Join(err, b.release())
 }

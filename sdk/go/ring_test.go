@@ -306,3 +306,22 @@ func TestClosedTwice(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.ErrorIs(t, s.Close(), os.ErrClosed)
 }
+
+// TestClosedByProgram: a descriptor of Export that the program has closed is another file's by the time the buffer is closed, and stays that file's.
+func TestClosedByProgram(t *testing.T) {
+	m := sharetest.New(t, 64*mib, 16*mib)
+	f := m.Write("file", random(5, mib))
+	b, err := connect(t, f).Map(f, 0, 0)
+	require.NoError(t, err)
+	e, _ := b.Export()
+	var null, now unix.Stat_t
+	require.NoError(t, unix.Stat(os.DevNull, &null))
+	other, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer other.Close()
+	require.NoError(t, unix.Dup3(int(other.Fd()), e.FD, unix.O_CLOEXEC))
+	defer unix.Close(e.FD)
+	require.NoError(t, b.Close())
+	require.NoError(t, unix.Fstat(e.FD, &now))
+	require.Equal(t, null.Rdev, now.Rdev)
+}
