@@ -2,7 +2,8 @@
  * LaneFS's road: a session with the daemon of a mount, shared by its files, and stages, one for each call at a time.
  *
  * The lock of a mount is never held while bytes move. A call that finds no stage free makes one, until there are STAGES; then it waits for
- * one, which it gets when another call ends: the daemon ends each, or ends itself, which the stage reports.
+ * one, which it gets when another call ends: the daemon ends each, or ends itself, which the stage reports. So it does where no stage can be
+ * made, for want of memory, addresses or descriptors, or since the daemon refuses it; a call tries that again after PAUSE.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 /* The daemon allows 8 rings to a session, a stage has one. Streams leave some of them to the other calls, which could not wait for a stream's to be free. */
-enum { STAGES = 8, STAGE = 16 << 20, STREAMS = 6, STREAM_STAGE = 32 << 20 };
+enum { STAGES = 8, STAGE = 16 << 20, STREAMS = 6, STREAM_STAGE = 32 << 20, PAUSE = 1000000 /* µs */ };
 
 struct lane {
 	struct lane *next;
@@ -29,8 +30,9 @@ struct mount {
 	pthread_mutex_t lock;
 	pthread_cond_t freed;
 	struct lane *idle;       /* these are protected by lock */
-	unsigned lanes, most;
+	unsigned lanes;
 	unsigned streams;        /* that have a stage */
+	uint64_t refused;        /* when the last lane could not be made, in µs; 0: it could */
 	int gone;
 };
 
@@ -94,7 +96,6 @@ struct mount *mount_find(int fd, const struct stat *st)
 	m->dev = st->st_dev;
 	m->s = s;
 	m->users = 1;
-	m->most = STAGES;
 	pthread_mutex_init(&m->lock, NULL);
 	pthread_cond_init(&m->freed, NULL);
 	pthread_mutex_lock(&lock);
@@ -162,6 +163,20 @@ static struct lane *lane_new(struct mount *m)
 	return l;
 }
 
+/* Whether a lane may be made now. The first one may be, for nobody would give another back. The caller holds the lock. */
+static int may_make(struct mount *m)
+{
+	if (m->lanes + m->streams >= STAGES)
+		return 0;
+	if (!m->lanes || !m->refused)
+		return 1;
+	uint64_t now = now_us();
+	if (now - m->refused < PAUSE)
+		return 0;
+	m->refused = now; /* one call tries */
+	return 1;
+}
+
 static struct lane *take(struct mount *m)
 {
 	pthread_mutex_lock(&m->lock);
@@ -172,13 +187,17 @@ static struct lane *take(struct mount *m)
 			pthread_mutex_unlock(&m->lock);
 			return l;
 		}
-		if (m->lanes < m->most) {
+		if (may_make(m)) {
 			m->lanes++;
 			pthread_mutex_unlock(&m->lock);
-			if ((l = lane_new(m)))
-				return l;
+			l = lane_new(m);
 			int saved = errno;
 			pthread_mutex_lock(&m->lock);
+			m->refused = l ? 0 : now_us();
+			if (l) {
+				pthread_mutex_unlock(&m->lock);
+				return l;
+			}
 			m->lanes--;
 			if (!m->lanes || mount_gone(m)) {
 				pthread_cond_broadcast(&m->freed); /* nobody else will wake those that wait */
@@ -186,7 +205,6 @@ static struct lane *take(struct mount *m)
 				errno = saved;
 				return NULL;
 			}
-			m->most = m->lanes; /* as many as the daemon allows */
 			continue;
 		}
 		pthread_cond_wait(&m->freed, &m->lock);
@@ -209,7 +227,8 @@ static int lane_spare(struct mount *m)
 	struct lane *l = m->lanes > STAGES - STREAMS ? m->idle : NULL;
 	if (l) {
 		m->idle = l->next;
-		m->most = --m->lanes;
+		m->lanes--;
+		m->refused = now_us(); /* what it had is for a stream */
 	}
 	pthread_mutex_unlock(&m->lock);
 	if (l)
@@ -222,8 +241,7 @@ static void stream_less(struct mount *m)
 {
 	pthread_mutex_lock(&m->lock);
 	m->streams--;
-	if (m->most < STAGES)
-		m->most++;
+	m->refused = 0;
 	pthread_cond_signal(&m->freed);
 	pthread_mutex_unlock(&m->lock);
 }

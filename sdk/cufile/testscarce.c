@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cufile.h"
@@ -151,6 +152,55 @@ static void sweep(int what, rlim_t from, rlim_t step)
 	}
 }
 
+/* How many stages the library has. */
+static int stages(void)
+{
+	char line[512];
+	int n = 0;
+	FILE *f = fopen("/proc/self/maps", "r");
+	WANT(f);
+	while (fgets(line, sizeof line, f))
+		n += strstr(line, "lanefs-stage") != NULL;
+	fclose(f);
+	return n;
+}
+
+enum { THREADS = 4 };
+
+static void *some(void *arg)
+{
+	for (int i = 0; i < 50; i++)
+		WANT(cuFileWrite(arg, memory, N, 7, 0) == N); /* what writes has put there */
+	return NULL;
+}
+
+static void together(CUfileHandle_t h)
+{
+	pthread_t t[THREADS];
+	for (int i = 0; i < THREADS; i++)
+		WANT(pthread_create(&t[i], NULL, some, h) == 0);
+	for (int i = 0; i < THREADS; i++)
+		WANT(pthread_join(t[i], NULL) == 0);
+}
+
+/* Calls of several threads share what stages there are while no more can be made, and have more when they can be. */
+static void shortage(void)
+{
+	int fd = open(paths[0], O_RDWR | O_CLOEXEC);
+	CUfileHandle_t h = registers(fd);
+	WANT(h && writes(h, N) && stages() == 1);
+	rlim_t was = limit(RLIMIT_NOFILE, 3); /* enough for poll(2), of what there is */
+	together(h);
+	limit(RLIMIT_NOFILE, was);
+	WANT(stages() == 1);
+	for (time_t end = time(NULL) + 60; stages() < 2 && time(NULL) < end;)
+		together(h);
+	WANT(stages() >= 2);
+	cuFileHandleDeregister(h);
+	OK(cuFileDriverClose());
+	close(fd);
+}
+
 static volatile int stop;
 
 static void *beside(void *arg)
@@ -226,6 +276,7 @@ int main(int argc, char **argv)
 	sweep(RLIMIT_AS, size, 1 << 20);
 	WANT(addresses() <= size + (16 << 20));
 	sweep(RLIMIT_NOFILE, (rlim_t)before - 2, 1);
+	shortage();
 	children();
 	WANT(descriptors() == before);
 	puts("ok");
