@@ -27,7 +27,7 @@ func remainingUsers(m *mountinfo.Info) string {
 		}
 	}
 	for _, h := range otherNamespaces(m) {
-		users = append(users, "an unmount in the mount namespace of "+h)
+		users = append(users, "an unmount in the mount namespace of "+h.String())
 	}
 	if len(users) == 0 {
 		return "the last file that is open in it, or a mount namespace that cannot be seen from here"
@@ -35,8 +35,16 @@ func remainingUsers(m *mountinfo.Info) string {
 	return strings.Join(users, ", ")
 }
 
+// seer is a process that sees a file system in a mount namespace other than ours.
+type seer struct {
+	pid, name string
+	at        string // a mount of it there
+}
+
+func (h seer) String() string { return fmt.Sprintf("process %s (%s)", h.pid, h.name) }
+
 // otherNamespaces are processes that see the file system of m in a mount namespace other than ours, one for each.
-func otherNamespaces(m *mountinfo.Info) (names []string) {
+func otherNamespaces(m *mountinfo.Info) (all []seer) {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return nil
@@ -62,13 +70,12 @@ func otherNamespaces(m *mountinfo.Info) (names []string) {
 	}
 	for _, namespace := range order {
 		d := first[namespace]
-		if !sees(d, m) {
-			continue
+		if at := sees(d, m); at != "" {
+			name, _ := os.ReadFile(d + "/comm")
+			all = append(all, seer{filepath.Base(d), strings.TrimSpace(string(name)), at})
 		}
-		name, _ := os.ReadFile(d + "/comm")
-		names = append(names, fmt.Sprintf("process %s (%s)", filepath.Base(d), strings.TrimSpace(string(name))))
 	}
-	return names
+	return all
 }
 
 // aside says whether a process is one that nobody has started.
@@ -77,17 +84,20 @@ func aside(proc string) bool {
 	return kernelThread(proc) || strings.TrimSpace(string(name)) == gate.ProcessName
 }
 
-// sees says whether the process of a directory in /proc sees the file system of m.
-func sees(proc string, m *mountinfo.Info) bool {
+// sees says where the process of a directory in /proc sees the file system of m, "" if nowhere.
+func sees(proc string, m *mountinfo.Info) string {
 	f, err := os.Open(proc + "/mountinfo")
 	if err != nil {
-		return false
+		return ""
 	}
 	defer f.Close()
 	same, err := mountinfo.GetMountsFromReader(f, func(other *mountinfo.Info) (skip, stop bool) {
 		return fs.Number(other) != fs.Number(m) || other.Source != m.Source, false
 	})
-	return err == nil && len(same) > 0
+	if err != nil || len(same) == 0 {
+		return ""
+	}
+	return same[0].Mountpoint
 }
 
 // kernelThread says whether a process has no program. Its command line would say so, too; but that lies in its memory, and

@@ -23,11 +23,14 @@ import (
 const previousTimeout = time.Minute
 
 // daemons are the running daemons of the caller's user.
-func daemons() (all []*served) {
+func daemons() []*served { return recorded(held) }
+
+// recorded is what the locks of the caller's user say, those for whose path which is true.
+func recorded(which func(path string) bool) (all []*served) {
 	for _, dir := range lookDirs(os.Geteuid()) {
 		locks, _ := filepath.Glob(filepath.Join(dir, "*"+lockEnd))
 		for _, path := range locks {
-			if s := readServed(path); s != nil && held(path) {
+			if s := readServed(path); s != nil && which(path) {
 				all = append(all, s)
 			}
 		}
@@ -140,7 +143,12 @@ func (s *served) places() string {
 	if len(all) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; it is still mounted in the mount namespace of %s: unmount it there (nsenter --mount --target PID umount %s)", strings.Join(all, ", "), s.Dir)
+	var names, commands []string
+	for _, h := range all {
+		names = append(names, h.String())
+		commands = append(commands, fmt.Sprintf("nsenter --mount --target %s umount %s", h.pid, h.at))
+	}
+	return fmt.Sprintf("; it is still mounted in the mount namespace of %s: unmount it there (%s)", strings.Join(names, ", "), strings.Join(commands, "; "))
 }
 
 // await returns when the previous mount has ended, or will not. second is a daemon that serves the device and goes on.

@@ -144,7 +144,7 @@ func claim(mountpoint string) (*runFiles, error) {
 			}
 			if s := readServed(f.Name()); s != nil {
 				if all := s.mounts(); len(all) > 0 && all[0].Mountpoint != mountpoint {
-					return nil, fmt.Errorf("%q: this is what a directory was called when %q was mounted there by process %d; the mount is at %q now: lanefs umount that first",
+					return nil, fmt.Errorf("%q: %q was mounted there by process %d, and the mount is at %q now: lanefs umount that first",
 						mountpoint, s.Device, s.PID, all[0].Mountpoint)
 				}
 			}

@@ -174,7 +174,7 @@ func TestMountElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, aside("/proc/"+itoa(pid)))
 	for _, image := range []string{img, other} {
-		require.Regexp(t, fmt.Sprintf(`waited 100ms for process %d, .*; it is still mounted in the mount namespace of process %[1]d \(.*\): unmount it there \(nsenter`, pid),
+		require.Regexp(t, fmt.Sprintf(`waited 100ms for process %d, .*; it is still mounted in the mount namespace of process %[1]d \(.*\): unmount it there \(.*nsenter --mount --target %[1]d umount %[2]s`, pid, mnt),
 			p.fails("mount", "--timeout", "100ms", image, mnt))
 	}
 	tool(t, "nsenter", "--mount", "--target", itoa(pid), "umount", mnt)

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/spf13/cobra"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/units"
@@ -109,6 +110,17 @@ func (c *drive) mediumPath() string {
 	return ""
 }
 
+// statOf asks for the counters of the mount m. The daemon knows where it was mounted, and not where the mount is since mount --move or a rename above it, nor who sees
+// it elsewhere: a bind mount, another mount namespace.
+func statOf(m *mountinfo.Info) (*report, error) {
+	r, err := query(m, request{Op: "stat"}, requestTimeout, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Stat.Dir = m.Mountpoint
+	return r.Stat, nil
+}
+
 func statCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
@@ -120,14 +132,14 @@ func statCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := query(m, request{Op: "stat"}, requestTimeout, nil)
+			r, err := statOf(m)
 			if err != nil {
 				return fmt.Errorf("%q: %w", args[0], err)
 			}
 			if asJSON {
-				return printJSON(c.OutOrStdout(), "stat", r.Stat)
+				return printJSON(c.OutOrStdout(), "stat", r)
 			}
-			return r.Stat.print(c.OutOrStdout())
+			return r.print(c.OutOrStdout())
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

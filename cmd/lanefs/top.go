@@ -73,11 +73,11 @@ type reading struct {
 
 // read takes a reading.
 func (t *top) read() error {
-	r, err := query(t.m, request{Op: "stat"}, requestTimeout, nil)
+	stat, err := statOf(t.m)
 	if err != nil {
 		return err
 	}
-	next := reading{at: time.Now(), stat: r.Stat}
+	next := reading{at: time.Now(), stat: stat}
 	if r, err := query(t.m, request{Op: "vram"}, requestTimeout, nil); err == nil {
 		next.vram = r.VRAM
 	}

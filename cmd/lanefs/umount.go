@@ -186,11 +186,19 @@ func clearDead(m *mountinfo.Info, why error, out io.Writer) error {
 	if !fs.Dead(m.Mountpoint) {
 		return fmt.Errorf("%q is mounted, but %w: unmount it with fusermount3 -u", m.Mountpoint, why)
 	}
+	dirs := []string{m.Mountpoint}
+	for _, s := range recorded(func(string) bool { return true }) {
+		if s.serves(m) && s.Dir != m.Mountpoint { // it was mounted there, and moved
+			dirs = append(dirs, s.Dir)
+		}
+	}
 	if err := fs.DetachMount(m); err != nil {
 		return fmt.Errorf("%q: its daemon is dead, and the mount it left cannot be cleared: %w", m.Mountpoint, err)
 	}
-	if files, err := claim(m.Mountpoint); err == nil {
-		files.release(true) // its log may say why it died
+	for _, dir := range dirs {
+		if files, err := claim(dir); err == nil {
+			files.release(true) // its log may say why it died
+		}
 	}
 	forgetUmount8(m.Source, m.Mountpoint)
 	fmt.Fprintf(out, "lanefs: %q: its daemon was dead; the mount it left is cleared\n", m.Mountpoint)

@@ -2,6 +2,9 @@ package main
 
 import (
 	"os"
+	"slices"
+
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/utab"
 )
@@ -19,10 +22,14 @@ func (d *daemon) tellUmount8() {
 
 // served8 says whether a daemon of root's serves a mount at target: one that has an entry holds target's lock until it has taken the entry
 // back. The table of mounts does not say it: that of another mount namespace has other mounts, and one that was read before libmount's table was
-// locked has none that came since.
-func served8(target string) bool { return held(runFile(0, target, lockEnd)) }
+// locked has none that came since. But it says that a mount was moved there.
+func served8(target string) bool {
+	return held(runFile(0, target, lockEnd)) || slices.ContainsFunc(daemons(), func(s *served) bool {
+		return slices.ContainsFunc(s.mounts(), func(m *mountinfo.Info) bool { return m.Mountpoint == target })
+	})
+}
 
-// forgetUmount8 takes that back, once the mount at dir is gone.
+// forgetUmount8 takes that back, once the mount at dir is gone, or wherever mount(8) has moved it to.
 func forgetUmount8(device, dir string) {
 	if os.Geteuid() == 0 {
 		_ = utab.Remove(utab.Dir, device, dir) // what stays is taken out by the next mount

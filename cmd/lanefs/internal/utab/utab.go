@@ -39,10 +39,11 @@ func Add(dir, source, target string, stays func(target string) bool) error {
 	})
 }
 
-// Remove takes out what there is of a mount of source at target: our entry, and mount(8)'s, which only umount(8) would.
+// Remove takes out what there is of a mount of source at target: our entry, and mount(8)'s, which only umount(8) would. mount(8) --move changes the target of both, so ours goes wherever it
+// says that the mount is: no two mounts of one source have one.
 func Remove(dir, source, target string) error {
 	return change(dir, func(lines []string) []string {
-		return slices.DeleteFunc(lines, func(l string) bool { return value(l, "TARGET") == target && value(l, "SRC") == source })
+		return slices.DeleteFunc(lines, func(l string) bool { return value(l, "SRC") == source && (value(l, "TARGET") == target || ours(l)) })
 	})
 }
 
