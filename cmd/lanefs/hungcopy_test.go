@@ -29,9 +29,8 @@ func TestHungCopy(t *testing.T) {
 			p := newHIPPlace(t, "")
 			p.env = append(p.env, "LANEFS_SHIM_FAIL="+p.path("fail"))
 			const size = 8 << 20
-			content := bytes.Repeat([]byte("to a GPU's memory "), size/18+1)[:size]
-			require.NoError(t, os.WriteFile(filepath.Join(p.mkdir("tree"), "file"), content, 0o600))
-			img, mnt := p.image("image", 64, "-d", p.path("tree")), p.mkdir("mnt")
+			img, content := p.imageOfFile(64, size)
+			mnt := p.mkdir("mnt")
 			p.ok("mount", "--gpu", "hip", "-o", "vram=32M,log="+p.path("log"), img, mnt)
 			path := filepath.Join(mnt, "file")
 			f, err := os.OpenFile(path, os.O_RDWR, 0)

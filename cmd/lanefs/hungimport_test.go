@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,9 +24,8 @@ func TestHungImport(t *testing.T) {
 				p.env = append(p.env, driverLimit+"=10m") // that is not what ends it
 			}
 			const size = 8 << 20
-			content := bytes.Repeat([]byte("to a GPU's memory "), size/18+1)[:size]
-			require.NoError(t, os.WriteFile(filepath.Join(p.mkdir("tree"), "file"), content, 0o600))
-			img, mnt := p.image("image", 64, "-d", p.path("tree")), p.mkdir("mnt")
+			img, _ := p.imageOfFile(64, size)
+			mnt := p.mkdir("mnt")
 			p.ok("mount", "--gpu", "hip", "-o", "vram=32M,log="+p.path("log"), img, mnt)
 			f, err := os.Open(filepath.Join(mnt, "file"))
 			require.NoError(t, err)
@@ -83,9 +81,8 @@ func TestHungPin(t *testing.T) {
 	t.Parallel() // it waits, mostly
 	p := hungCall(t, "")
 	const size = 96 << 20
-	content := bytes.Repeat([]byte("to a GPU's memory "), size/18+1)[:size]
-	require.NoError(t, os.WriteFile(filepath.Join(p.mkdir("tree"), "file"), content, 0o600))
-	img, mnt := p.image("image", 160, "-d", p.path("tree")), p.mkdir("mnt")
+	img, _ := p.imageOfFile(160, size)
+	mnt := p.mkdir("mnt")
 	p.ok("mount", "--gpu", "hip", "-o", "vram=112M,log="+p.path("log"), img, mnt)
 	require.NoError(t, os.WriteFile(p.path("fail"), []byte("hipHostRegister 1"), 0o600))
 	f, err := os.OpenFile(filepath.Join(mnt, "file"), os.O_RDWR, 0)

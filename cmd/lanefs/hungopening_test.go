@@ -31,6 +31,14 @@ func hungCall(t *testing.T, call string) *place {
 	return p
 }
 
+// imageOfFile makes a volume of so many MiB that has one file, "file", of size bytes.
+func (p *place) imageOfFile(mib, size int) (img string, content []byte) {
+	p.t.Helper()
+	content = bytes.Repeat([]byte("to a GPU's memory "), size/18+1)[:size]
+	require.NoError(p.t, os.WriteFile(filepath.Join(p.mkdir("tree"), "file"), content, 0o600))
+	return p.image("image", mib, "-d", p.path("tree")), content
+}
+
 // hungCalls are calls for which a mount waits after its GPU has opened well: by which the copy engine is set up, the lanes, the pool, and what proves them.
 var hungCalls = []string{
 	"hipModuleLoadData 2", // the copy engine's

@@ -50,9 +50,8 @@ func TestOneOfSeveralHangs(t *testing.T) {
 			t.Parallel() // they wait, mostly
 			p := severalHang(t, "")
 			const size = 8 << 20
-			content := bytes.Repeat([]byte("to a GPU's memory "), size/18+1)[:size]
-			require.NoError(t, os.WriteFile(filepath.Join(p.mkdir("tree"), "file"), content, 0o600))
-			img, mnt := p.image("image", 64, "-d", p.path("tree")), p.mkdir("mnt")
+			img, content := p.imageOfFile(64, size)
+			mnt := p.mkdir("mnt")
 			p.ok("mount", "--gpu", "hip:0,1", "-o", "vram=32M,lanes=2,log="+p.path("log"), img, mnt)
 			f, err := os.OpenFile(filepath.Join(mnt, "file"), os.O_RDWR, 0)
 			require.NoError(t, err)
