@@ -37,7 +37,7 @@ FIRST := ./cmd/lanefs ./fs ./lab/diff ./fs/ext4 ./nvmeq/engine ./kernels ./lab/m
 # they lock (installed, in run_test.go, a build folder; uringtest, the switches of io_uring), and nothing that they look for has a name that another process's test gives.
 BESIDE := ./cmd/lanefs
 
-# Packages whose tests mount: they run over io_uring, and once more over /dev/fuse, without DETECT=1 half of them, by the seed. lab/attack's do not: they attack the share's socket, its
+# Packages whose tests mount: they run over io_uring, and once more over /dev/fuse, without DETECT=1 a quarter of them, by the seed. lab/attack's do not: they attack the share's socket, its
 # rings and stages, in which the transport has no part; make attack has both.
 MOUNTS := ./cmd/lanefs ./fs ./fs/share ./sdk/go ./lab/diff ./lab/media
 

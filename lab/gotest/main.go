@@ -1,6 +1,6 @@
 // Command gotest runs every test of the module: what `make test` does. Mounts take requests by io_uring. The packages in $MOUNTS, which are those
-// with mounts, run once more over /dev/fuse, but for the tests that match $NOT_TWICE, and the half that the seed says (halves.go). Where $DETECT is set
-// that half runs, too, the packages in $RACE run under the race detector, and some tests of others (parts.go). Packages in $FIRST begin first, because they
+// with mounts, run once more over /dev/fuse, but for the tests that match $NOT_TWICE, of which the seed says a quarter (fuseturns.go). Where $DETECT is set
+// all of those run, the packages in $RACE run under the race detector, and some tests of others (parts.go). Packages in $FIRST begin first, because they
 // take longest.
 // All of that is one queue (jobs.go), so that no part waits for the end of another one's last package; of a package in $BESIDE several parts may
 // run at once, two of them on rings, of another one only one.
@@ -86,7 +86,7 @@ func run() error {
 			return err
 		}
 		var of int
-		if left, of = otherHalf(names, os.Getenv("NOT_TWICE"), seed); len(left) > 0 {
+		if left, of = others(names, os.Getenv("NOT_TWICE"), seed); len(left) > 0 {
 			r.notes = append(r.notes, fmt.Sprintf("over /dev/fuse the seed has left out %d of %d tests, which ran on rings (make test DETECT=1 has all): %s", len(left), of, strings.Join(left, " ")))
 		}
 	}

@@ -4,33 +4,44 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// TestOtherHalf: each test is left out by one of two seeds, about as many by each, and none of those that are left out anyway. Which cases of a test the seed takes does not matter.
-func TestOtherHalf(t *testing.T) {
+// TestOthers: each test is run by one of four seeds, about as many by each, and none of those that are left out anyway. Which cases of a test the seed takes does not matter.
+func TestOthers(t *testing.T) {
 	names := []string{"TestSkipped", "TestPartly"}
 	for k := range 100 {
 		names = append(names, fmt.Sprint("TestNumber", k))
 	}
 	const skip = "^Test(Skipped|Else)$|^TestPartly$/^part$"
-	one, of := otherHalf(names, skip, "1000")
-	other, also := otherHalf(names, skip, "1256")
-	require.Equal(t, []int{101, 101}, []int{of, also})
-	require.ElementsMatch(t, names[1:], append(one, other...))
-	require.InDelta(t, len(one), len(other), 40)
-	for seed := 1000; seed < 1012; seed++ { // other cases
-		again, _ := otherHalf(names, skip, strconv.Itoa(seed))
-		require.Equal(t, one, again)
+	runs := func(skip string, seed int) (run []string) {
+		left, of := others(names, skip, strconv.Itoa(seed))
+		for _, name := range names {
+			if !slices.Contains(left, name) && (skip == "" || name != "TestSkipped") {
+				run = append(run, name)
+			}
+		}
+		require.Len(t, run, of-len(left))
+		return run
 	}
-	one, _ = otherHalf(names, "", "7")
-	other, of = otherHalf(names, "", "263")
-	require.Len(t, names, of)
-	require.ElementsMatch(t, names, append(one, other...))
-	none, _ := otherHalf(names, skip, "as before")
+	for skip, all := range map[string][]string{skip: names[1:], "": names} {
+		var together []string
+		for turn := range 4 {
+			seed := 1000 + turn*256
+			one := runs(skip, seed)
+			require.InDelta(t, len(all)/4, len(one), 15)
+			together = append(together, one...)
+			for other := seed; other < seed+12; other++ { // other cases
+				require.Equal(t, one, runs(skip, other))
+			}
+		}
+		require.ElementsMatch(t, all, together)
+	}
+	none, _ := others(names, skip, "as before")
 	require.Empty(t, none)
 }
 

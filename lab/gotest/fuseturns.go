@@ -42,9 +42,12 @@ func testsIn(gocmd string, packages []string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// otherHalf are the tests that the seed leaves out, of those that skip, a pattern of go test, has not left out anyway: of them there are as many as of says. Each test is left out
-// by half of the seeds, whichever cases of it they take: disktest.Turn goes by other bits. A seed that is no number leaves out none.
-func otherHalf(names []string, skip, seed string) (left []string, of int) {
+// turns is how many seeds run a test over /dev/fuse once.
+const turns = 4
+
+// others are the tests that the seed leaves out, of those that skip, a pattern of go test, has not left out anyway: of them there are as many as of says. Each test is run
+// by one of four seeds, whichever cases of it they take: disktest.Turn goes by other bits. A seed that is no number leaves out none.
+func others(names []string, skip, seed string) (left []string, of int) {
 	n, err := strconv.ParseUint(seed, 10, 64)
 	if err != nil {
 		return nil, len(names)
@@ -55,7 +58,7 @@ func otherHalf(names []string, skip, seed string) (left []string, of int) {
 			continue
 		}
 		of++
-		if (uint64(crc32.ChecksumIEEE([]byte(name)))+n>>8)%2 != 0 {
+		if (uint64(crc32.ChecksumIEEE([]byte(name)))+n>>8)%turns != 0 {
 			left = append(left, name)
 		}
 	}
