@@ -20,7 +20,7 @@ import (
 
 // Programs that have files of a mount as memory of an AMD GPU: every way in which that leaves the daemon, in Go, C and
 // Python, on the stand-in for ROCm. Daemon and programs are processes of their own, as they are with a GPU. Make test
-// takes two of the four ways.
+// takes one of the four ways.
 func TestHIPShare(t *testing.T) {
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
@@ -38,7 +38,7 @@ func TestHIPShare(t *testing.T) {
 		{"DMA-BUF", "", []string{"LANEFS_SHIM_NO_VMM=1"}, gpu.ExportDMABUF},
 		{"IPC", "", []string{"LANEFS_SHIM_NO_VMM=1", "LANEFS_SHIM_NO_DMABUF=1"}, gpu.ExportIPC},
 	} {
-		if !disktest.Turn(k, 2) {
+		if !disktest.Turn(k, 4) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -55,11 +55,15 @@ var cases = []struct {
 	{"direct, no journal", Config{Profile: ProfileDirect, Left: noFuse, Ops: 500, Volume: volumes["nojournal"]}},
 }
 
-// TestDifferential runs fixed sequences: in make test those on the default layout, and half of those on others.
+// TestDifferential runs fixed sequences: make test half of those on the default layout, and a third of those on others.
 func TestDifferential(t *testing.T) {
 	needMounts(t)
 	for n, k := range cases {
-		if k.Volume.Name != "" && !disktest.Turn(n, 2) {
+		turns := 2
+		if k.Volume.Name != "" {
+			turns = 3
+		}
+		if !disktest.Turn(n, turns) {
 			continue
 		}
 		t.Run(k.name, func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
+	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/lab/csdk"
 	"github.com/lanefs/lanefs/lab/cuda"
@@ -255,7 +256,7 @@ func members(t *testing.T, wheel string) []string {
 	return names
 }
 
-// TestTorch: lanefs.torch, where PyTorch is, loaders with workers, and what of the other tests uses PyTorch or NumPy.
+// TestTorch: lanefs.torch, where PyTorch is, or, by turns in make test, loaders with workers, and what of the other tests uses PyTorch or NumPy.
 func TestTorch(t *testing.T) {
 	with := ""
 	for _, bin := range []string{"python3", "/usr/bin/python3"} { // Debian's is the system's Python's
@@ -273,7 +274,10 @@ func TestTorch(t *testing.T) {
 	m := sharetest.New(t, 256*mib, 64*mib)
 	bin, err := exec.LookPath(with)
 	require.NoError(t, err)
-	for _, args := range [][]string{{"test_torch.py"}, {"test_loader.py"}, {"test_host.py", "-k", "torch", "-k", "numpy"}} {
+	for k, args := range [][]string{{"test_torch.py"}, {"test_loader.py"}, {"test_host.py", "-k", "torch", "-k", "numpy"}} {
+		if !disktest.Turn(min(k, 1), 2) {
+			continue
+		}
 		cmd := command(t, m, append([]string{filepath.Join("tests", args[0])}, args[1:]...)...)
 		cmd.Path, cmd.Args[0] = bin, bin
 		cmd.Env = append(cmd.Env, "OMP_NUM_THREADS=1") // its threads for sums spin beside other tests
