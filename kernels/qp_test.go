@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/made"
 )
 
 // TestQueuePair runs nvme_qp.h and its example against a controller that is plain memory: on the CPU (qp/test.cc), by clang and by
@@ -30,10 +31,9 @@ func TestQueuePair(t *testing.T) {
 				t.Skipf("%s is missing", c.compiler)
 			}
 			binary := filepath.Join(t.TempDir(), "qp")
-			out, err := exec.Command(c.compiler, append([]string{"-std=c++17", "-o", binary}, c.args...)...).CombinedOutput()
-			require.NoError(t, err, "%s", out)
+			require.NoError(t, made.Compile(binary, []string{"-I."}, c.compiler, append([]string{"-std=c++17"}, c.args...)...))
 			c := exec.Command(binary)
-			out, err = c.CombinedOutput()
+			out, err := c.CombinedOutput()
 			if c.ProcessState.ExitCode() == 77 {
 				t.Skip("no NVIDIA GPU")
 			}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
+	"github.com/lanefs/lanefs/lab/made"
 )
 
 // TestISAChecksFail compiles the kernels with one thing wrong each and has the checks of isa_test.go find it: in make test for
@@ -116,15 +117,25 @@ func sabotage(t *testing.T, dir, kernel, file, right, wrong string) {
 	}
 }
 
-// compile builds dir's engine.hip for one architecture, with the flags of build.sh.
+// compile builds dir's engine.hip for one architecture, with the flags of build.sh, or has what the same was built to before.
 func compile(clang, dir, arch string) error {
-	args := []string{"-O3", "-std=c++17", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "--cuda-device-only", "-o", arch}
+	args := []string{"-O3", "-std=c++17", "-ffreestanding", "-fno-exceptions", "-fno-rtti", "--cuda-device-only"}
 	if strings.HasPrefix(arch, "sm_") {
 		args = append(args, "-x", "cuda", "-Xclang", "-target-feature", "-Xclang", "+ptx70", "--cuda-gpu-arch="+arch, "-nocudainc", "-nocudalib", "-S")
 	} else {
 		args = append(args, "-x", "hip", "--no-gpu-bundle-output", "--offload-arch="+arch, "-nogpuinc", "-nogpulib", "-mcode-object-version=5")
 	}
-	c := exec.Command(clang, append(args, "engine.hip")...)
-	c.Dir = dir
-	return c.Run()
+	key, err := made.Key([]string{clang}, append(args, filepath.Join(dir, "engine.hip"))...)
+	if err != nil {
+		return err
+	}
+	from, err := made.In(key, func(out string) error {
+		c := exec.Command(clang, append(args, "-o", filepath.Join(out, arch), "engine.hip")...)
+		c.Dir = dir
+		return c.Run()
+	})
+	if err != nil {
+		return err
+	}
+	return made.Copy(filepath.Join(from, arch), filepath.Join(dir, arch))
 }

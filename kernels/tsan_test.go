@@ -33,8 +33,8 @@ func TestThreadSanitizer(t *testing.T) {
 // A CID that is completed twice within one step is found by the second completion, in the same batch or the next: the command is answered once.
 func testThreadSanitizer(t *testing.T, also string, flags ...string) {
 	binary := filepath.Join(t.TempDir(), "lanes")
-	tsan.Compile(t, append(flags, "-x", "c++", "-std=c++17", "-O1", "-g", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror",
-		"-o", binary, filepath.Join("tsan", "lanes.cc"), "-lpthread")...)
+	tsan.Compile(t, binary, []string{"engine.hip", "-I."}, append(flags, "-x", "c++", "-std=c++17", "-O1", "-g", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra", "-Werror",
+		filepath.Join("tsan", "lanes.cc"), "-lpthread")...)
 	lanes := func(args ...string) (string, error) {
 		c := exec.Command(binary, args...)
 		c.Env = append(os.Environ(), "TSAN_OPTIONS=halt_on_error=1")

@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+
+	"github.com/lanefs/lanefs/lab/made"
 )
 
 //go:embed src
@@ -82,21 +84,45 @@ func build(backend string) (dir string, err error) {
 	return dir, nil
 }
 
-// Build compiles the shim over backend, "cpu" or "cuda", with the given version of ROCm ("" is 7.1), into dir.
+// Build compiles the shim over backend, "cpu" or "cuda", with the given version of ROCm ("" is 7.1), once for all tests (package made), and copies it into dir.
 func Build(cc, backend, rocm, dir string) error {
 	version := map[string]string{"": "70100000", "7.1": "70100000", "6.4": "60400000", "5.2": "50200000"}[rocm]
 	if version == "" {
 		return fmt.Errorf("the shim has the versions 7.1, 6.4 and 5.2 of ROCm, not %q", rocm)
 	}
-	if err := os.CopyFS(dir, sources); err != nil {
+	args := []string{"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden", "-DSHIM_VERSION=" + version}
+	words := append(args[:len(args):len(args)], backend)
+	all, err := sources.ReadDir("src")
+	if err != nil {
 		return err
 	}
-	src := func(name string) string { return filepath.Join(dir, "src", name) }
-	lib := filepath.Join(dir, sonames[0])
-	out, err := exec.Command(cc, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden", "-DSHIM_VERSION="+version,
-		"-o", lib, src("shim.c"), src("backend_"+backend+".c"), "-lpthread", "-ldl").CombinedOutput()
+	for _, e := range all {
+		source, err := sources.ReadFile("src/" + e.Name())
+		if err != nil {
+			return err
+		}
+		words = append(words, string(source))
+	}
+	key, err := made.Key([]string{cc}, words...)
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s", cc, err, out)
+		return err
+	}
+	from, err := made.In(key, func(dir string) error {
+		if err := os.CopyFS(dir, sources); err != nil {
+			return err
+		}
+		src := func(name string) string { return filepath.Join(dir, "src", name) }
+		out, err := exec.Command(cc, append(args, "-o", filepath.Join(dir, sonames[0]), src("shim.c"), src("backend_"+backend+".c"), "-lpthread", "-ldl")...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s: %w: %s", cc, err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := made.Copy(filepath.Join(from, sonames[0]), filepath.Join(dir, sonames[0])); err != nil {
+		return err
 	}
 	for _, name := range sonames[1:] {
 		if err := os.Symlink(sonames[0], filepath.Join(dir, name)); err != nil {

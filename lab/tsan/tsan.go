@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/lab/made"
 )
 
 // Clang is the compiler.
@@ -20,14 +22,14 @@ func Clang(t testing.TB) string {
 	return clang
 }
 
-// Compile calls the compiler with -fsanitize=thread and args.
-func Compile(t testing.TB, args ...string) {
+// Compile has a program that the compiler makes with -fsanitize=thread and args, which read the files and folders in also besides those that args name (made.Compile).
+func Compile(t testing.TB, program string, also []string, args ...string) {
 	t.Helper()
-	out, err := exec.Command(Clang(t), append([]string{"-fsanitize=thread"}, args...)...).CombinedOutput()
-	if err != nil && strings.Contains(string(out), "libclang_rt.tsan") {
+	err := made.Compile(program, also, Clang(t), append([]string{"-fsanitize=thread"}, args...)...)
+	if err != nil && strings.Contains(err.Error(), "libclang_rt.tsan") {
 		t.Skip("ThreadSanitizer's runtime is missing: apt-get install libclang-rt-19-dev")
 	}
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, err)
 }
 
 // Run runs a program that was built so, and returns what it printed.

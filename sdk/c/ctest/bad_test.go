@@ -24,7 +24,7 @@ func TestBadInput(t *testing.T) {
 	_, err := cuda.Build("cc", dir)
 	require.NoError(t, err)
 	test := filepath.Join(dir, "testbad")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", test, filepath.Join("..", "testbad.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread", "-ldl")
+	compile(t, test, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", filepath.Join("..", "testbad.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread", "-ldl")
 	// The memory of a MIG instance is asked for by its UUID: several are at one PCI address.
 	for devices, says := range map[string]string{
 		"GPU-11111111-2222-3333-4444-555555555555@0000:c1:00.0": "00000000:C1:00.0 0\n",

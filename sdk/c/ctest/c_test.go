@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/fs/share/sharetest"
+	"github.com/lanefs/lanefs/lab/made"
 )
 
 const mib = 1 << 20
@@ -47,7 +48,7 @@ func TestC(t *testing.T) {
 	require.Contains(t, string(pc), "prefix=/usr\n")
 	include, lib := "-I"+filepath.Join(dest, "usr/include"), "-L"+filepath.Join(dest, "usr/lib")
 	test, example := filepath.Join(dest, "test"), filepath.Join(dest, "example")
-	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", include, "-o", test, filepath.Join("..", "test.c"), filepath.Join(dest, "usr/lib/liblanefs.a"), "-pthread")
+	compile(t, test, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", include, filepath.Join("..", "test.c"), filepath.Join(dest, "usr/lib/liblanefs.a"), "-pthread")
 	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", include, lib, "-o", example, filepath.Join("..", "example.c"), "-llanefs", "-Wl,-rpath,"+filepath.Join(dest, "usr/lib"))
 	require.Equal(t, fmt.Sprintf("%d bytes in memory of the host runtime, sum %d, current\n", len(content), sum), run(t, example, file))
 
@@ -65,6 +66,12 @@ func TestC(t *testing.T) {
 	said, _ = lines.ReadString('\n')
 	require.Equal(t, "gone\n", said, "%s", &errs)
 	require.NoError(t, cmd.Wait())
+}
+
+// compile has a program that a compiler makes of args, or has made of the same before.
+func compile(t *testing.T, program, cc string, args ...string) {
+	t.Helper()
+	require.NoError(t, made.Compile(program, nil, cc, args...))
 }
 
 func run(t *testing.T, name string, args ...string) string {

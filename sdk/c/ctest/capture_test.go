@@ -23,7 +23,7 @@ func TestCaptures(t *testing.T) {
 	_, err := cuda.Build("cc", dir)
 	require.NoError(t, err)
 	test := filepath.Join(dir, "testcapture")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", test, filepath.Join("..", "testcapture.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread", "-ldl")
+	compile(t, test, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", filepath.Join("..", "testcapture.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread", "-ldl")
 	m := sharetest.New(t, 64*mib, 32*mib)
 	content := make([]byte, 2*mib+17)
 	for i := range content {

@@ -18,7 +18,7 @@ func TestDirect(t *testing.T) {
 		}
 	}
 	test := filepath.Join(t.TempDir(), "testdirect")
-	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-Wl,--wrap=lanefs_ring_submit", "-o", test, filepath.Join("..", "testdirect.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
+	compile(t, test, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-Wl,--wrap=lanefs_ring_submit", filepath.Join("..", "testdirect.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
 	m := sharetest.New(t, 128*mib, 32*mib)
 	content := make([]byte, 17*mib)
 	for i := range content {

@@ -18,7 +18,7 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	test := filepath.Join(t.TempDir(), "testlimit")
-	run(t, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", test, filepath.Join("..", "testlimit.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
+	compile(t, test, "cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", filepath.Join("..", "testlimit.c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
 	m := sharetest.New(t, 64*mib, 32*mib)
 	content := make([]byte, mib)
 	for i := range content {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/lab/made"
 )
 
 // TestStandards: each header that programs include compiles by itself, and twice, in C and in C++ of old standards and new ones, without a warning.
@@ -26,7 +28,7 @@ func TestStandards(t *testing.T) {
 	if out, err := exec.Command("mpicc", "--showme:incdirs").Output(); err == nil {
 		headers = append(headers, "sdk/c/lanefs_mpi.h")
 		for _, dir := range strings.Fields(string(out)) {
-			flags = append(flags, "-isystem", dir) // whose warnings are not ours
+			flags = append(flags, "-isystem"+dir) // whose warnings are not ours
 		}
 	}
 	sources := t.TempDir()
@@ -39,11 +41,24 @@ func TestStandards(t *testing.T) {
 			require.NoError(t, os.WriteFile(source, []byte(include+include), 0o644)) // twice, too
 			for _, standard := range standards {
 				args := append([]string{"-std=" + standard, "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", source}, flags...)
-				out, err := exec.Command(compiler, args...).CombinedOutput()
-				require.NoError(t, err, "%s, %s: %s", name, standard, out)
+				accepts(t, []string{header}, compiler, args...)
 			}
 		}
 	}
+}
+
+// accepts has a compiler read sources, which include the files in also, unless it has taken the same before.
+func accepts(t *testing.T, also []string, compiler string, args ...string) {
+	t.Helper()
+	key, err := made.Key([]string{compiler}, append(append([]string{"accepted"}, args...), also...)...)
+	require.NoError(t, err)
+	_, err = made.In(key, func(string) error {
+		if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s %q: %w: %s", compiler, args, err, out)
+		}
+		return nil
+	})
+	require.NoError(t, err)
 }
 
 // TestNarrow: the header refuses programs with addresses of 32 bits. The linker would only say that it does not find the library.
@@ -74,7 +89,7 @@ func TestWarnings(t *testing.T) {
 				return strings.HasPrefix(filepath.Base(s), "test") || filepath.Base(s) == "example.c"
 			})
 			require.Greater(t, len(sources), 10)
-			run(t, cc, append([]string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I../../c", "-I" + sdk}, sources...)...)
+			accepts(t, nil, cc, append([]string{"-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I../../c", "-I" + sdk}, sources...)...)
 		}
 	}
 	if compilers == 0 {

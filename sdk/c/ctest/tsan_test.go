@@ -22,13 +22,13 @@ func TestThreadSanitizer(t *testing.T) {
 	test := filepath.Join(dir, "testasync")
 	sources, err := filepath.Glob("../*.c")
 	require.NoError(t, err)
-	args := []string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-I..", "-o", test, "../images.S", "../testasync.c"}
+	args := []string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-I..", "../images.S", "../testasync.c"}
 	for _, s := range sources {
 		if base := filepath.Base(s); !strings.HasPrefix(base, "test") && base != "example.c" {
 			args = append(args, s)
 		}
 	}
-	tsan.Compile(t, append(args, "-lpthread", "-ldl")...)
+	tsan.Compile(t, test, []string{"../images"}, append(args, "-lpthread", "-ldl")...)
 	m := sharetest.New(t, 64*mib, 32*mib)
 	f := m.Write("file", make([]byte, 2*mib))
 	require.NoError(t, f.Close())

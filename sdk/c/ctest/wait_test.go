@@ -19,7 +19,7 @@ func onFile(t *testing.T, name, standard string) (m *sharetest.Mount, program, f
 		}
 	}
 	program = filepath.Join(t.TempDir(), name)
-	run(t, "cc", "-std="+standard, "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-o", program, filepath.Join("..", name+".c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
+	compile(t, program, "cc", "-std="+standard, "-Wall", "-Wextra", "-Werror", "-O1", "-I..", filepath.Join("..", name+".c"), filepath.Join(library(t), "liblanefs.a"), "-pthread")
 	m = sharetest.New(t, 64*mib, 32*mib)
 	content := make([]byte, 2*mib)
 	for i := range content {

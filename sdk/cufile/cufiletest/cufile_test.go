@@ -20,6 +20,7 @@ import (
 	"github.com/lanefs/lanefs/fs/share/sharetest"
 	"github.com/lanefs/lanefs/lab/csdk"
 	"github.com/lanefs/lanefs/lab/cuda"
+	"github.com/lanefs/lanefs/lab/made"
 )
 
 const mib = 1 << 20
@@ -41,16 +42,30 @@ var built = sync.OnceValues(func() (string, error) {
 			return "", nil
 		}
 	}
-	usr := filepath.Join(dest, "usr")
 	if sanitize == nil {
-		return usr, csdk.CuFile("DESTDIR="+dest, "PREFIX=/usr")
+		return filepath.Join(dest, "usr"), csdk.CuFile("DESTDIR="+dest, "PREFIX=/usr")
 	}
-	out, err := exec.Command("make", "-s", "-C", "..", "install", "BUILD="+filepath.Join(dest, "build"), "DESTDIR="+dest, "PREFIX=/usr",
-		"CFLAGS="+strings.Join(sanitize, " "), "LDFLAGS="+sanitize[0]).CombinedOutput()
+	var words []string
+	for _, sources := range []string{"../*.c", "../../c/*.c", "../exports.map", "../Makefile", "../../c/Makefile", "../../c/images.S"} {
+		all, err := filepath.Glob(sources)
+		if err != nil {
+			return "", err
+		}
+		words = append(words, all...)
+	}
+	key, err := made.Key([]string{"cc", "make"}, slices.Concat(words, []string{"../../c/images", "libcufile"}, sanitize)...)
 	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
+		return "", err
 	}
-	return usr, nil
+	dir, err := made.In(key, func(dir string) error {
+		out, err := exec.Command("make", "-s", "-C", "..", "install", "BUILD="+filepath.Join(dir, "build"), "DESTDIR="+dir, "PREFIX=/usr",
+			"CFLAGS="+strings.Join(sanitize, " "), "LDFLAGS="+sanitize[0]).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return os.RemoveAll(filepath.Join(dir, "build"))
+	})
+	return filepath.Join(dir, "usr"), err
 })
 
 func installed(t *testing.T) string {
@@ -67,8 +82,7 @@ func installed(t *testing.T) string {
 func program(t *testing.T, usr, header string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "test")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-O1", "-I"+header, "-idirafter", "facts/types", "-o", out, filepath.Join("..", "test.c"),
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	link(t, usr, out, compile(t, "../test.c", "-I"+header, "-idirafter", "facts/types", "-Wno-error"), "-pthread") // a vendor's header may have warnings
 	return out
 }
 
@@ -80,9 +94,23 @@ func besideCUDA(t *testing.T, name string, flags ...string) (test, dir string) {
 	_, err := cuda.Build("cc", dir, sanitize...)
 	require.NoError(t, err)
 	test = filepath.Join(dir, name)
-	run(t, "cc", append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I" + filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", name+".c"),
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-Wl,-rpath," + filepath.Join(usr, "lib/lanefs")}, flags...)...)
+	link(t, usr, test, compile(t, filepath.Join("..", name+".c"), "-I"+filepath.Join(usr, "include/lanefs")), append(flags, "-ldl")...)
 	return test, dir
+}
+
+// compile has the object of a source that the compiler makes, or has made of the same before, beside the libraries.
+func compile(t *testing.T, source string, flags ...string) string {
+	t.Helper()
+	object := filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(source), ".c")+".o")
+	args := slices.Concat(sanitize, []string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-c", source}, flags)
+	require.NoError(t, made.Compile(object, nil, "cc", args...))
+	return object
+}
+
+// link makes a program of an object, which finds libcufile where it is installed.
+func link(t *testing.T, usr, program, object string, flags ...string) {
+	t.Helper()
+	run(t, "cc", append([]string{"-o", program, object, filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-Wl,-rpath," + filepath.Join(usr, "lib/lanefs")}, flags...)...)
 }
 
 // content is what the test expects of its files.
@@ -280,7 +308,7 @@ func TestRace(t *testing.T) {
 func TestChoosing(t *testing.T) {
 	installed(t)
 	test := filepath.Join(t.TempDir(), "choosing")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-I../../c", "-o", test, "facts/choosing.c", "-pthread")
+	require.NoError(t, made.Compile(test, []string{"../choose.c"}, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I..", "-I../../c", "facts/choosing.c", "-pthread"))
 	require.Equal(t, "ok\n", run(t, test))
 }
 
@@ -469,8 +497,7 @@ func run(t *testing.T, name string, args ...string) string {
 func TestClosed(t *testing.T) {
 	usr := installed(t)
 	test := filepath.Join(t.TempDir(), "testclose")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-I../../c", "-o", test, filepath.Join("..", "testclose.c"),
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	link(t, usr, test, compile(t, "../testclose.c", "-I"+filepath.Join(usr, "include/lanefs"), "-I../../c"))
 	m := sharetest.New(t, 128*mib, 64*mib)
 	file, other := files(t, m)
 	for _, c := range [][]string{{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0"}, {"LANEFS_CUFILE_SMALL=cache"}, {}} {
@@ -486,8 +513,7 @@ func TestClosed(t *testing.T) {
 func TestEnded(t *testing.T) {
 	usr := installed(t)
 	test := filepath.Join(t.TempDir(), "ended")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-rdynamic", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, "facts/ended.c",
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-ldl", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	link(t, usr, test, compile(t, "facts/ended.c", "-I"+filepath.Join(usr, "include/lanefs")), "-rdynamic", "-ldl")
 	m := sharetest.New(t, 64*mib, 32*mib)
 	f := m.Write("file", content())
 	require.NoError(t, f.Close())

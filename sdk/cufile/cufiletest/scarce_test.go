@@ -15,8 +15,7 @@ import (
 func TestScarce(t *testing.T) {
 	usr := installed(t)
 	test := filepath.Join(t.TempDir(), "testscarce")
-	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"+filepath.Join(usr, "include/lanefs"), "-o", test, filepath.Join("..", "testscarce.c"),
-		filepath.Join(usr, "lib/lanefs/libcufile.so.0"), "-pthread", "-Wl,-rpath,"+filepath.Join(usr, "lib/lanefs"))
+	link(t, usr, test, compile(t, "../testscarce.c", "-I"+filepath.Join(usr, "include/lanefs")), "-pthread")
 	m := sharetest.New(t, 128*mib, 64*mib)
 	file, other := files(t, m)
 	for _, way := range [][]string{{"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_SMALL=cache"}} {
