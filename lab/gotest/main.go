@@ -96,9 +96,10 @@ func run() error {
 	}
 	defer back()
 	drive.OnInterrupt("gotest", back)
+	path := withInterpreter(os.Getenv("PATH"))
 	start := func(j part) error {
 		args := slices.Concat([]string{gocmd, "test", "-json", "-count=1", "-vet=off", "-p", "1", "-timeout", timeout.String()}, j.flags, j.packages)
-		return test(command(args, []string{"CGO_ENABLED=" + j.cgo, "LANEFS_SEED=" + seed, withRings(j.rings), withoutSleep(os.Getenv("GORACE"))}), r, j)
+		return test(command(args, []string{"CGO_ENABLED=" + j.cgo, "LANEFS_SEED=" + seed, withRings(j.rings), withoutSleep(os.Getenv("GORACE")), path}), r, j)
 	}
 	stop := make(chan struct{})
 	defer close(stop)
