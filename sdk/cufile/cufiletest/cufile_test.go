@@ -524,7 +524,7 @@ func TestEnded(t *testing.T) {
 	require.Equal(t, "ok\n", string(out))
 }
 
-// TestOdd: what programs do to descriptors, threads and themselves while calls are under way.
+// TestOdd: what programs do to descriptors, threads and themselves while calls are under way. Make test takes one way of small reads.
 func TestOdd(t *testing.T) {
 	if sanitize != nil {
 		t.Skip("threads are cancelled: sanitizers do not bear that")
@@ -532,7 +532,10 @@ func TestOdd(t *testing.T) {
 	test, dir := besideCUDA(t, "testodd", "-pthread", "-rdynamic")
 	m := sharetest.New(t, 128*mib, 64*mib)
 	file, other := files(t, m)
-	for _, small := range []string{"lanes", "cache"} {
+	for k, small := range []string{"lanes", "cache"} {
+		if !disktest.Turn(k, 2) {
+			continue
+		}
 		cmd := exec.Command(test, file, other)
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL="+small, "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=")
 		out, err := cmd.CombinedOutput()
