@@ -104,11 +104,14 @@ func TestSharedAlone(t *testing.T) {
 }
 
 // TestFull fills volumes. The kernel's ext4 runs out of space at other operations, so only the model is compared: what was
-// written is read, and e2fsck and the kernel find nothing wrong.
+// written is read, and e2fsck and the kernel find nothing wrong. Make test takes one of the three fixed sequences, and a fresh one.
 func TestFull(t *testing.T) {
 	needMounts(t)
 	for _, name := range []string{"small", "tiny"} {
-		for _, seed := range []uint64{1, 102, 104, disktest.FreshSeed()} {
+		for k, seed := range []uint64{1, 102, 104, disktest.FreshSeed()} {
+			if k < 3 && !disktest.Turn(k, 3) {
+				continue
+			}
 			check(t, Config{Volume: volumes[name], Profile: ProfileData, Left: through, Ops: 300, Seed: seed})
 		}
 		check(t, Config{Volume: volumes[name], Profile: ProfileNames, Left: writeBack, Ops: 500, Seed: 1})
