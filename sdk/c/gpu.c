@@ -119,9 +119,10 @@ static int start(struct gpu *g, const char *device)
 
 void lanefs_cuda_init(void)
 {
-	struct gpu g = {.lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)};
-	if (g.lib)
-		CALL(&g, "Init", (unsigned), 0);
+	static _Atomic int done; /* a child has it of its parent */
+	struct gpu g = {.lib = done ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)};
+	if (g.lib && CALL(&g, "Init", (unsigned), 0) == 0)
+		done = 1;
 }
 
 int lanefs_gpu_current(int hip, char *device, int size)

@@ -31,7 +31,8 @@ struct gpu {
 	char apart_too[60];
 };
 
-/* Initializes CUDA's driver (cuInit), if the program has loaded it. An error is the program's, which hears of it by its first call. */
+/* Initializes CUDA's driver (cuInit), if the program has loaded it. An error is the program's, which hears of it by its first call. Not in a child of a process in which it did: CUDA cannot be
+ * used there, and another thread may have held a lock of the driver's at the fork. */
 HIDDEN void lanefs_cuda_init(void);
 
 /* Looks up a function by its name without the prefix, which CUDA and HIP share. */

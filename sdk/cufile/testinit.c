@@ -1,6 +1,6 @@
 /*
- * A program that leaves it to cuFile to initialize CUDA's driver, as NVIDIA's gdsio_verify does: whatever opens cuFile's driver, cuInit has been called then. A child forked from a
- * process with a GPU begins anew.
+ * A program that leaves it to cuFile to initialize CUDA's driver, as NVIDIA's gdsio_verify does: whatever opens cuFile's driver, cuInit has been called then. A child forked from
+ * a process in which cuFile has done that leaves the driver alone.
  *
  * testinit FILE
  */
@@ -48,6 +48,15 @@ static void in_child(void (*way)(void), const char *name)
 			fprintf(stderr, "%s: the driver is not initialized\n", name);
 			_exit(1);
 		}
+		unsigned (*calls)(const char *);
+		WANT((*(void **)&calls = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_calls")));
+		pid_t grandchild = fork();
+		if (grandchild == 0) {
+			calls(NULL);
+			handle();
+			_exit(calls("cuInit") != 0);
+		}
+		WANT(waitpid(grandchild, &status, 0) == grandchild && status == 0);
 		_exit(0);
 	}
 	WANT(waitpid(child, &status, 0) == child && status == 0);
