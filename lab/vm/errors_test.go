@@ -134,16 +134,16 @@ const busyPiece = 128 << 10
 
 func busyPattern() []byte { return pattern(busyPiece, 9) }
 
-// busy writes to a mount until a write fails or it is stopped, and returns the first error.
-func busy(dir string) (stop func() error) {
-	quit, result := make(chan struct{}), make(chan error, 1)
+// busy starts a program that writes to a mount until a write fails or it is stopped.
+func busy(dir string) *writer {
+	w := &writer{make(chan struct{}), make(chan error, 1)}
 	go func() {
 		b := busyPattern()
 		f, err := os.Create(filepath.Join(dir, "busy"))
 		for i := 0; err == nil; i++ {
 			select {
-			case <-quit:
-				result <- f.Close()
+			case <-w.quit:
+				w.result <- f.Close()
 				return
 			default:
 			}
@@ -154,9 +154,34 @@ func busy(dir string) (stop func() error) {
 		if f != nil {
 			f.Close()
 		}
-		result <- err
+		w.result <- err
 	}()
-	return func() error { close(quit); return <-result }
+	return w
+}
+
+// writer is a program that busy has started.
+type writer struct {
+	quit   chan struct{}
+	result chan error
+}
+
+// stop ends it. The error is its own.
+func (w *writer) stop() error {
+	close(w.quit)
+	return <-w.result
+}
+
+// fails is the error that ends it, since there is no device any more.
+func (w *writer) fails(t *testing.T) {
+	t.Helper()
+	var err error
+	select {
+	case err = <-w.result:
+	case <-time.After(time.Minute):
+		close(w.quit)
+		t.Fatal("writes go on without a device")
+	}
+	require.True(t, errors.Is(err, unix.EIO) || errors.Is(err, unix.EROFS), "%v", err)
 }
 
 // The controller is unplugged while a program writes. The guest's kernel gets the function back at once; programs get errors;
@@ -182,14 +207,12 @@ func unplugWhileBusy(t *testing.T, options ...string) string {
 	mkfs(t, disk(t, addr))
 	lanefs(t, "bind", addr)
 	dir, log := mountLogged(t, addr, options...)
-	stop := busy(dir)
+	program := busy(dir)
 	time.Sleep(time.Second)
 	unplug(t)
-	err := stop()
-	require.Error(t, err, "writes went on without a device")
-	require.True(t, errors.Is(err, unix.EIO) || errors.Is(err, unix.EROFS), "%v", err)
+	program.fails(t)
 	require.Contains(t, logged(t, log), "the kernel asks for the device")
-	_, err = os.ReadDir(dir)
+	_, err := os.ReadDir(dir)
 	t.Logf("reading the root afterwards: %v", err)
 
 	endsWithoutDevice(t, dir, log)
@@ -215,11 +238,11 @@ func TestResetWhileBusy(t *testing.T) {
 	t.Run("lanefs", func(t *testing.T) {
 		bound(t, nvme0)
 		dir, log := mountLogged(t, nvme0)
-		stop := busy(dir)
+		program := busy(dir)
 		time.Sleep(time.Second)
 		require.NoError(t, os.WriteFile("/sys/bus/pci/devices/"+nvme0+"/reset", []byte("1"), 0))
 		time.Sleep(time.Second)
-		err := stop()
+		err := program.stop()
 		t.Logf("the writer: %v", err)
 		require.True(t, err == nil || errors.Is(err, unix.EIO) || errors.Is(err, unix.EROFS), "%v", err)
 		require.Contains(t, logged(t, log), "resetting the controller")
