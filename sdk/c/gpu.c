@@ -6,6 +6,7 @@
 #include "gpu.h"
 
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,10 +118,21 @@ static int start(struct gpu *g, const char *device)
 	return device ? find(g, device) : 0;
 }
 
+static int is_cuda(struct dl_phdr_info *info, size_t n, void *found)
+{
+	(void)n;
+	const char *base = strrchr(info->dlpi_name, '/');
+	return *(int *)found = strncmp(base ? base + 1 : info->dlpi_name, "libcuda.so", 10) == 0;
+}
+
 void lanefs_cuda_init(void)
 {
 	static _Atomic int done; /* a child has it of its parent */
-	struct gpu g = {.lib = done ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)};
+	int found = 0;
+	if (done)
+		return;
+	dl_iterate_phdr(is_cuda, &found); /* no lock is held: a thread that loads a library may be here. A dlopen that fails would leave its message in memory */
+	struct gpu g = {.lib = found ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) : NULL};
 	if (g.lib && CALL(&g, "Init", (unsigned), 0) == 0)
 		done = 1;
 }
