@@ -4,10 +4,8 @@ package cuda
 
 import (
 	"embed"
-	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"github.com/lanefs/lanefs/lab/made"
 )
@@ -15,33 +13,9 @@ import (
 //go:embed src
 var sources embed.FS
 
-const soname = "libcuda.so.1"
-
 // Build compiles the stand-in, once for all tests (package made), and copies it into dir, which a program's LD_LIBRARY_PATH then names; flags are more of the compiler's. It gives the
 // path of the library.
 func Build(cc, dir string, flags ...string) (string, error) {
-	source, err := sources.ReadFile("src/cuda.c")
-	if err != nil {
-		return "", err
-	}
-	args := append(flags[:len(flags):len(flags)], "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
-	key, err := made.Key([]string{cc}, append(args, string(source))...)
-	if err != nil {
-		return "", err
-	}
-	from, err := made.In(key, func(dir string) error {
-		if err := os.CopyFS(dir, sources); err != nil {
-			return err
-		}
-		out, err := exec.Command(cc, append(args, "-o", filepath.Join(dir, soname), filepath.Join(dir, "src", "cuda.c"), "-lpthread")...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%s: %w: %s", cc, err, out)
-		}
-		return nil
-	})
-	if err != nil {
-		return "", err
-	}
-	lib := filepath.Join(dir, soname)
-	return lib, made.Copy(filepath.Join(from, soname), lib)
+	lib := filepath.Join(dir, "libcuda.so.1")
+	return lib, made.Of(sources, lib, cc, slices.Concat(flags, []string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden", "src/cuda.c", "-lpthread"})...)
 }

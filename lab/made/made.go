@@ -198,6 +198,41 @@ func Compile(out string, also []string, cc string, args ...string) error {
 	return Copy(filepath.Join(dir, "out"), out)
 }
 
+// Of runs a compiler in a folder with the files of sources, embedded in a program, or has what it has made of the same before: out is the library or the program that it makes of args.
+func Of(sources fs.FS, out, cc string, args ...string) error {
+	words := slices.Clone(args)
+	err := fs.WalkDir(sources, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := fs.ReadFile(sources, path)
+		words = append(words, path, string(b))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	key, err := Key([]string{cc}, words...)
+	if err != nil {
+		return err
+	}
+	dir, err := In(key, func(dir string) error {
+		if err := os.CopyFS(dir, sources); err != nil {
+			return err
+		}
+		c := exec.Command(cc, append([]string{"-o", "out"}, args...)...)
+		c.Dir = dir
+		if said, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", cc, err, said)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return Copy(filepath.Join(dir, "out"), out)
+}
+
 // Copy copies a program or a library, which all may execute.
 func Copy(from, to string) error {
 	b, err := os.ReadFile(from)

@@ -90,38 +90,9 @@ func Build(cc, backend, rocm, dir string) error {
 	if version == "" {
 		return fmt.Errorf("the shim has the versions 7.1, 6.4 and 5.2 of ROCm, not %q", rocm)
 	}
-	args := []string{"-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden", "-DSHIM_VERSION=" + version}
-	words := append(args[:len(args):len(args)], backend)
-	all, err := sources.ReadDir("src")
+	err := made.Of(sources, filepath.Join(dir, sonames[0]), cc, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden", "-DSHIM_VERSION="+version,
+		"src/shim.c", "src/backend_"+backend+".c", "-lpthread", "-ldl")
 	if err != nil {
-		return err
-	}
-	for _, e := range all {
-		source, err := sources.ReadFile("src/" + e.Name())
-		if err != nil {
-			return err
-		}
-		words = append(words, string(source))
-	}
-	key, err := made.Key([]string{cc}, words...)
-	if err != nil {
-		return err
-	}
-	from, err := made.In(key, func(dir string) error {
-		if err := os.CopyFS(dir, sources); err != nil {
-			return err
-		}
-		src := func(name string) string { return filepath.Join(dir, "src", name) }
-		out, err := exec.Command(cc, append(args, "-o", filepath.Join(dir, sonames[0]), src("shim.c"), src("backend_"+backend+".c"), "-lpthread", "-ldl")...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%s: %w: %s", cc, err, out)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if err := made.Copy(filepath.Join(from, sonames[0]), filepath.Join(dir, sonames[0])); err != nil {
 		return err
 	}
 	for _, name := range sonames[1:] {
