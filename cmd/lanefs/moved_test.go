@@ -80,9 +80,12 @@ func TestMoved(t *testing.T) {
 	m, err := fs.MountedAt(b)
 	require.NoError(t, err)
 	require.True(t, fs.Dead(m.Mountpoint))
+	p.ok("mount", img, c)
 	_, said, err := p.run("umount", b)
 	require.NoError(t, err, said)
 	require.Contains(t, said, "its daemon was dead")
+	require.Contains(t, table(), " TARGET="+c+" ", "the mount at c has its entry still")
+	p.ok("umount", c)
 	for _, name := range p.leftovers(a) {
 		require.Equal(t, logEnd, filepath.Ext(name), "the log may say why it died")
 	}

@@ -32,6 +32,6 @@ func served8(target string) bool {
 // forgetUmount8 takes that back, once the mount at dir is gone, or wherever mount(8) has moved it to.
 func forgetUmount8(device, dir string) {
 	if os.Geteuid() == 0 {
-		_ = utab.Remove(utab.Dir, device, dir) // what stays is taken out by the next mount
+		_ = utab.Remove(utab.Dir, device, dir, served8) // what stays is taken out by the next mount
 	}
 }

@@ -40,10 +40,13 @@ func Add(dir, source, target string, stays func(target string) bool) error {
 }
 
 // Remove takes out what there is of a mount of source at target: our entry, and mount(8)'s, which only umount(8) would. mount(8) --move changes the target of both, so ours goes wherever it
-// says that the mount is: no two mounts of one source have one.
-func Remove(dir, source, target string) error {
+// says that the mount is, unless stays returns true: the source may be mounted again, beside the mount that a killed daemon left.
+func Remove(dir, source, target string, stays func(target string) bool) error {
 	return change(dir, func(lines []string) []string {
-		return slices.DeleteFunc(lines, func(l string) bool { return value(l, "SRC") == source && (value(l, "TARGET") == target || ours(l)) })
+		return slices.DeleteFunc(lines, func(l string) bool {
+			at := value(l, "TARGET")
+			return value(l, "SRC") == source && (at == target || ours(l) && !stays(at))
+		})
 	})
 }
 

@@ -21,7 +21,8 @@ func read(t *testing.T, dir string) string {
 func TestEntries(t *testing.T) {
 	dir := t.TempDir()
 	all := func(string) bool { return true }
-	require.NoError(t, Remove(dir, "/image", "/m"), "there is no table")
+	none := func(string) bool { return false }
+	require.NoError(t, Remove(dir, "/image", "/m", none), "there is no table")
 	require.NoFileExists(t, filepath.Join(dir, "utab"))
 	const other = "SRC=/dev/sda1 TARGET=/home ROOT=/ OPTS=x-systemd.automount\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "utab"), []byte(other), 0o644))
@@ -39,7 +40,10 @@ func TestEntries(t *testing.T) {
 
 	// mount(8) adds one of its own for the same mount.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "utab"), []byte(read(t, dir)+"SRC=/b TARGET=/b ROOT=/ OPTS=x-foo\nSRC=/c TARGET=/b ROOT=/ OPTS=x-foo\n"), 0o644))
-	require.NoError(t, Remove(dir, "/b", "/b"))
+	was := read(t, dir)
+	require.NoError(t, Remove(dir, "/b", "/where a killed daemon's mount was", all))
+	require.Equal(t, was, read(t, dir))
+	require.NoError(t, Remove(dir, "/b", "/b", none))
 	require.Equal(t, other+"SRC=/c TARGET=/b ROOT=/ OPTS=x-foo\n", read(t, dir))
 	require.Error(t, Add(filepath.Join(dir, "none"), "/b", "/b", all))
 }
@@ -58,7 +62,7 @@ func TestTogether(t *testing.T) {
 				if err := Add(dir, name, name, all); err != nil {
 					t.Error(err)
 				}
-				if err := Remove(dir, name, name); err != nil {
+				if err := Remove(dir, name, name, all); err != nil {
 					t.Error(err)
 				}
 			}
