@@ -380,13 +380,14 @@ func TestClosed(t *testing.T) {
 }
 
 // TestExit: the interpreter's end does not wait for a device that does not answer, whatever is under way, and prints nothing; nor does it when warnings are errors and the interpreter checks itself.
+// But it takes nothing from a thread for which it waits.
 func TestExit(t *testing.T) {
 	if !library(t) {
 		t.Skip("needs cc: make deps installs it")
 	}
 	m := sharetest.New(t, 256*mib, 64*mib)
 	m.Write("file", make([]byte, 3*mib))
-	for _, name := range []string{"loop", "uvloop", "queued", "thread", "thread_straight", "thread_maps", "ring", "os_exit", "at_exit"} {
+	for _, name := range []string{"loop", "uvloop", "queued", "live", "thread", "thread_straight", "thread_maps", "ring", "os_exit", "at_exit"} {
 		t.Run(name, func(t *testing.T) {
 			cmd := command(t, m, "-X", "dev", "-W", "error", filepath.Join("tests", "exit.py"), name)
 			if name == "uvloop" {
@@ -402,6 +403,11 @@ func TestExit(t *testing.T) {
 			require.Equal(t, "under way", p.Says())
 			await(name)
 			p.GoOn()
+			if name == "live" {
+				require.Equal(t, "at the end", p.Says())
+				release()
+				require.Equal(t, "all", p.Says())
+			}
 			require.NoError(t, p.Wait(), "%s", &errs)
 			require.Empty(t, errs.String())
 		})

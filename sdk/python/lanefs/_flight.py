@@ -157,16 +157,17 @@ class StreamBatch(Here):
 
 
 class _Call:
-    """A call in a thread of an executor, which another thread may end."""
+    """A call in a thread of an executor, which another thread may end. The thread that makes it runs the loop that waits for the call."""
 
-    def __init__(self, call, args):
+    def __init__(self, call, args, loop):
         self._call, self._args = call, args
+        self._loop, self._thread = loop, threading.current_thread()
         self._first = threading.Lock()  # taken by who comes first: the thread, or who gives the call up
         self._ends = ctypes.c_int(0)    # whether waits are to end
 
     def __call__(self):
-        if not self._first.acquire(blocking=False):
-            return None  # given up
+        if not self._first.acquire(blocking=False):  # given up: who still waits for it has to know that nothing was moved
+            raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
         from ._stage import ends
         with ends(self._ends):
             return self._call(*self._args)
@@ -176,23 +177,29 @@ class _Call:
         self._ends.value = 1
         return self._first.acquire(blocking=False)
 
+    def outlasts(self):
+        """Whether the interpreter's end waits for the loop, so that it may wait for the call, too."""
+        return self._loop.is_running() and not self._thread.daemon
 
-_calls = None  # a set of those that have not ended, weakly
+
+_calls = None  # those that have not ended, weakly
 
 
 def _register():
-    """The interpreter's end gives up all calls of in_thread: a loop that was closed tells them nothing, and their executor waits for its threads, perhaps for as long as the daemon stands still.
+    """The interpreter's end gives up the calls of in_thread for which nobody waits: a loop that was closed tells them nothing, and their executor waits for its threads, perhaps for as long as the daemon stands still.
     There is no public call for what comes before that wait; the executor registers itself so, too."""
     global _calls
     import concurrent.futures.thread  # noqa: F401: registers itself first, and is called last
     if _calls is None:
-        _calls = weakref.WeakSet()
-        getattr(threading, "_register_atexit", lambda _: None)(_give_up_all)
+        _calls = weakref.WeakValueDictionary()
+        getattr(threading, "_register_atexit", lambda _: None)(_give_up)
 
 
-def _give_up_all():
-    for call in tuple(_calls):
-        call.give_up()
+def _give_up():
+    for ref in _calls.valuerefs():  # a list, whatever other threads add and end meanwhile
+        call = ref()
+        if call is not None and not call.outlasts():
+            call.give_up()
 
 
 async def in_thread(call, *args):
@@ -203,8 +210,8 @@ async def in_thread(call, *args):
         loop = asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError("no event loop of asyncio's runs, for which this is: elsewhere, as with trio, have a thread make the call that waits, as by trio.to_thread.run_sync(f.read_batch, ...)") from None
-    call = _Call(call, args)
-    _calls.add(call)
+    call = _Call(call, args, loop)
+    _calls[id(call)] = call
     done = loop.run_in_executor(None, call)
     try:
         return await asyncio.shield(done)

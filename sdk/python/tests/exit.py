@@ -3,6 +3,7 @@
 What is under way is the argument. It begins after a line, when the device is held back. A line says that it has; another one comes when the device has a request.
 """
 
+import array
 import asyncio
 import atexit
 import os
@@ -18,9 +19,15 @@ into, data = bytearray(N), bytes(i % 251 for i in range(N))
 assert f.read_into(bytearray(10)) == 10
 
 
+def patient(loop):
+    """The loop, whose debug mode is on, does not say that the machine is busy."""
+    loop.slow_callback_duration = 3600
+    return loop
+
+
 def batch(new_loop):
     """An event loop that is closed with a batch pending."""
-    loop = new_loop()
+    loop = patient(new_loop())
 
     async def begin():
         kept.append(asyncio.ensure_future(f.read_batch_async(into, [0], [0], [N])))
@@ -35,7 +42,7 @@ kept = []
 
 def queued():
     """Likewise, of more than the executor has threads."""
-    loop = asyncio.new_event_loop()
+    loop = patient(asyncio.new_event_loop())
 
     async def begin():
         for _ in range(100):
@@ -44,6 +51,26 @@ def queued():
         await asyncio.sleep(0)
     loop.run_until_complete(begin())
     loop.close()
+
+
+def live():
+    """An event loop of a thread that the end waits for: of more batches than the executor has threads, each gets what it has asked for."""
+    import concurrent.futures.thread  # noqa: F401: what registers itself first is called last, and this one's end waits for the batches
+    threading._register_atexit(lambda: print("at the end", flush=True))  # the package's comes before it
+
+    begun = threading.Event()
+
+    async def read():
+        patient(asyncio.get_running_loop())
+        memory = [bytearray(b"x" * 10) for _ in range(100)]
+        batches = [asyncio.ensure_future(f.read_batch_async(m, [0], [0], [10])) for m in memory]
+        await asyncio.sleep(0)
+        begun.set()
+        got = await asyncio.gather(*batches, return_exceptions=True)
+        bad = [n for n, m in zip(got, memory) if not isinstance(n, array.array) or list(n) != [10] or any(m)]
+        print(bad or "all", flush=True)
+    threading.Thread(target=lambda: asyncio.run(read())).start()
+    begun.wait()
 
 
 def thread():
