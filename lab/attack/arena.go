@@ -51,6 +51,10 @@ type arena struct {
 // roundTime is how long a mount lives before it is unmounted, or its daemon killed.
 const roundTime = 8 * time.Second
 
+// bound is how long another user's operation may take, if nothing else is asked for: far more than one does on a busy machine, which has taken more than 20 s for a mount that nobody attacked. Who is held up by an
+// attacker waits for ever, for attackers come again.
+const bound = 2 * time.Minute
+
 func run(c config) (err error) {
 	dir, err := os.MkdirTemp(drive.Memory(), "lanefs-attack-")
 	if err != nil {

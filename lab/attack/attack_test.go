@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -62,5 +61,5 @@ func seedOf() int64 {
 // TestAttack runs three rounds, one with each end: two unmounts, and a daemon killed under attack. The bound only detects hangs.
 func TestAttack(t *testing.T) {
 	needs(t)
-	require.NoError(t, run(config{Time: 3 * roundTime, Bound: 2 * time.Minute, Attackers: 4, Seed: seedOf(), IOUring: "auto", Lanefs: build(t), Say: t.Logf}))
+	require.NoError(t, run(config{Time: 3 * roundTime, Bound: bound, Attackers: 4, Seed: seedOf(), IOUring: "auto", Lanefs: build(t), Say: t.Logf}))
 }

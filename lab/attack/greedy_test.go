@@ -151,7 +151,7 @@ func TestLimits(t *testing.T) {
 	dir, err := os.MkdirTemp(drive.Memory(), "lanefs-attack-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o711))
-	a := &arena{config: config{Bound: 2 * time.Minute, Lanefs: build(t), Say: t.Logf}, dir: dir, image: filepath.Join(dir, "image"), mnt: filepath.Join(dir, "mnt")}
+	a := &arena{config: config{Bound: bound, Lanefs: build(t), Say: t.Logf}, dir: dir, image: filepath.Join(dir, "image"), mnt: filepath.Join(dir, "mnt")}
 	t.Cleanup(func() { _ = a.cleanUp(); os.RemoveAll(dir) })
 	require.NoError(t, os.Mkdir(a.mnt, 0o755))
 	require.NoError(t, os.WriteFile(a.image, nil, 0o600))

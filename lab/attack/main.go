@@ -21,7 +21,7 @@ func main() {
 	}
 	var c config
 	flag.DurationVar(&c.Time, "time", time.Minute, "how long; 0: without end")
-	flag.DurationVar(&c.Bound, "bound", 20*time.Second, "how long another user's operation may take")
+	flag.DurationVar(&c.Bound, "bound", bound, "how long another user's operation may take")
 	flag.IntVar(&c.Attackers, "attackers", 6, "processes that attack")
 	flag.Int64Var(&c.Seed, "seed", time.Now().UnixNano(), "of what is chosen")
 	flag.StringVar(&c.Lanefs, "lanefs", "", "the program to attack; built if empty")
