@@ -104,7 +104,7 @@ func testOutside(t *testing.T, block bool) {
 			}
 		})
 		if t.Failed() {
-			t.Fatalf("again: LANEFS_SEED=%s go test ./lab/iofault -run %s", os.Getenv("LANEFS_SEED"), t.Name())
+			t.Fatalf("again: LANEFS_SEED=%d LANEFS_OUTSIDE=%d go test -count=1 -run '%s$' ./lab/iofault", seed, most, t.Name())
 		}
 		require.Less(t, round, 20*most, "faults hit nothing")
 	}
