@@ -21,6 +21,7 @@ static void before(void)
 
 void driver_use(void)
 {
+	UNCANCELLED;
 	before();
 	pthread_mutex_lock(&lock);
 	if (!count)

@@ -1,21 +1,22 @@
 /*
- * A program that leaves it to cuFile to initialize CUDA's driver, as NVIDIA's gdsio_verify does: whatever opens cuFile's driver, cuInit has been called then. A child forked from
- * a process in which cuFile has done that leaves the driver alone.
+ * A program that leaves it to cuFile to initialize CUDA's driver, as NVIDIA's gdsio_verify does: whatever opens cuFile's driver, cuInit has been called then, also if the thread was cancelled
+ * before: it ends after the call. A child forked from a process in which cuFile has done that leaves the driver alone.
  *
  * testinit FILE
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "testcuda.h"
 
-static const char *path;
+static int fd;
 static char buffer[4096];
 
 static void opens(void) { OK(cuFileDriverOpen()); }
-static void handle(void) { reg(open(path, O_RDWR)); }
+static void handle(void) { reg(fd); }
 static void memory(void) { OK(cuFileBufRegister(buffer, sizeof buffer, 0)); }
 static void batch(void)
 {
@@ -36,16 +37,30 @@ static int devices(void)
 	return count(&n) == 0 ? n : -1;
 }
 
-static void in_child(void (*way)(void), const char *name)
+struct way { void (*call)(void); const char *name; int ended; };
+
+static void *cancelled(void *arg)
+{
+	struct way *w = arg;
+	pthread_cancel(pthread_self());
+	w->call();
+	w->ended = 1;
+	pthread_testcancel();
+	return NULL;
+}
+
+static void in_child(struct way *w)
 {
 	int status;
 	pid_t child = fork();
 	WANT(child >= 0);
 	if (child == 0) {
 		WANT(devices() == -1);
-		way();
-		if (devices() != 1) {
-			fprintf(stderr, "%s: the driver is not initialized\n", name);
+		pthread_t t;
+		void *end;
+		WANT(pthread_create(&t, NULL, cancelled, w) == 0 && pthread_join(t, &end) == 0 && end == PTHREAD_CANCELED);
+		if (!w->ended || devices() != 1) {
+			fprintf(stderr, "%s: %s\n", w->name, w->ended ? "the driver is not initialized" : "the call was cancelled");
 			_exit(1);
 		}
 		unsigned (*calls)(const char *);
@@ -65,11 +80,11 @@ static void in_child(void (*way)(void), const char *name)
 int main(int n, char **arg)
 {
 	WANT(n == 2);
-	path = arg[1];
-	const struct { void (*way)(void); const char *name; } ways[] = {{opens, "cuFileDriverOpen"}, {handle, "cuFileHandleRegister"}, {memory, "cuFileBufRegister"}, {batch, "cuFileBatchIOSetUp"},
-		{properties, "cuFileDriverGetProperties"}};
+	fd = open(arg[1], O_RDWR);
+	struct way ways[] = {{opens, "cuFileDriverOpen", 0}, {handle, "cuFileHandleRegister", 0}, {memory, "cuFileBufRegister", 0}, {batch, "cuFileBatchIOSetUp", 0},
+		{properties, "cuFileDriverGetProperties", 0}};
 	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-		in_child(ways[i].way, ways[i].name);
+		in_child(&ways[i]);
 	/* A program that has not loaded the driver gets none. */
 	opens();
 	handle();

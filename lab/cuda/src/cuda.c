@@ -158,6 +158,7 @@ API int cuInit(unsigned flags) {
 	if (flags)
 		return INVALID;
 	pthread_mutex_lock(&lock);
+	pthread_testcancel(); /* the driver opens its devices */
 	if (n_devices < 0) {
 		struct device all[DEVICES];
 		const char *named = getenv("LANEFS_FAKE_CUDA");
