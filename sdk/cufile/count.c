@@ -110,6 +110,7 @@ void trace(const char *format, ...)
 
 status traced(status s, const char *format, ...)
 {
+	UNCANCELLED;
 	count_call(s.err != 0);
 	if (lines) {
 		char what[384];

@@ -238,10 +238,12 @@ func TestInit(t *testing.T) {
 	test, dir := besideCUDA(t, "testinit", "-pthread")
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, content(), 0o600))
-	cmd := exec.Command(test, file)
-	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_REAL_CUFILE=")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	for _, lines := range []string{"0", "1"} {
+		cmd := exec.Command(test, file)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_REAL_CUFILE=", "LANEFS_TRACE="+lines)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
 }
 
 // TestDefaultStreams: the streams that have no names of their own, by several threads and on two devices.
