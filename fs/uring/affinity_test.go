@@ -125,19 +125,22 @@ func TestLetGo(t *testing.T) {
 		require.Equal(t, 1, mask())
 		s.idle = g.Add(&s.q.sched, s.due())
 		defer s.idle.Remove()
-		for !s.idle.Idle() {
+		request := func() {
 			s.took()
+			s.place(0)
 			s.idle.Answered()
+		}
+		for !s.idle.Idle() { // where others have the CPU the guard may let it go meanwhile
+			request()
 		}
 		ring.Next().Opcode = iouring.OpNop
 		ring.Publish() // somebody waits
-		for s.idle.Idle() {
+		for s.idle.Idle() || mask() != all {
 			time.Sleep(time.Millisecond)
 		}
-		require.Equal(t, all, mask())
-		s.took()
-		s.place(0)
-		require.Equal(t, 1, mask())
+		for mask() != 1 { // at the second if the guard had let it go, and not said so yet
+			request()
+		}
 		require.NoError(t, ring.Enter(true))
 		ring.Reap()
 	}()
