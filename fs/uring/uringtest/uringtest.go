@@ -3,6 +3,7 @@ package uringtest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,19 +37,11 @@ func Both(t *testing.T, test func(t *testing.T, rings bool)) {
 
 func set(t testing.TB, want string) {
 	t.Helper()
-	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "lanefs-uringtest.lock"), os.O_CREATE|os.O_RDWR, 0o666)
+	free, err := lock(os.TempDir())
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("the lock of tests of FUSE over io_uring: %v", err)
 	}
-	t.Cleanup(func() { lock.Close() })
-	for end := time.Now().Add(maxWait); ; time.Sleep(50 * time.Millisecond) {
-		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
-			break
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR || time.Now().After(end) {
-			t.Fatalf("the lock of tests of FUSE over io_uring, %s, after %v: %v", lock.Name(), maxWait, err)
-		}
-	}
+	t.Cleanup(free)
 	before, err := os.ReadFile(parameter)
 	if err != nil {
 		t.Skipf("SKIPPED: %v", uring.ErrKernel)
@@ -74,4 +67,36 @@ func set(t testing.TB, want string) {
 		t.Fatal(err)
 	}
 	u.Close()
+}
+
+// lock takes the lock in a directory, after who waited before. It has a queue of one: a test that has just freed the lock, and whose package's next one wants it, too, would have it each time
+// before who looks now and then.
+func lock(dir string) (free func(), err error) {
+	queue, err := take(filepath.Join(dir, "lanefs-uringtest.queue"))
+	if err != nil {
+		return nil, err
+	}
+	defer queue.Close()
+	f, err := take(filepath.Join(dir, "lanefs-uringtest.lock"))
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// take returns a file that has a lock of its own.
+func take(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(maxWait); ; time.Sleep(50 * time.Millisecond) {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			return f, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR || time.Now().After(end) {
+			f.Close()
+			return nil, fmt.Errorf("%s, after %v: %w", name, maxWait, err)
+		}
+	}
 }
