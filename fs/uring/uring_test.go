@@ -241,7 +241,7 @@ func testKilled(t *testing.T, overURing bool) {
 		require.Error(t, load.Wait(), "the load ends with the daemon")
 		var st unix.Stat_t
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if err = unix.Stat(dir, &st); err != unix.ECONNABORTED && err != unix.ECANCELED || time.Now().After(end) { // it came while the connection ended
+			if err = unix.Stat(dir+"/gone", &st); err != unix.ECONNABORTED && err != unix.ECANCELED || time.Now().After(end) { // it came while the connection ended
 				break
 			}
 		}

@@ -99,21 +99,23 @@ int main(int argc, char **argv)
 	say("map");
 	WANT(lanefs_map(s, fd, 0, N, 0, &b) == -1 && errno == EINTR && inner == EDEADLK);
 	say("ended");
+	end = 0; /* what follows is waited for */
 	WANT(lanefs_how_moved(s, &m) == 0); /* its own reply, not the late one */
 	WANT(lanefs_map(s, fd, 0, N, 0, &b) == 0 && right(b.data, N));
 	lanefs_unmap(s, &b);
 
 	memset(p, 'x', N);
 	say("read");
+	end = 1;
 	WANT(lanefs_read_into(st, file, p, 0, N, NULL) == -1 && errno == EINTR && inner == EDEADLK);
 	WANT(lanefs_read_into(st, file, p, 0, N, NULL) == -1 && errno == EINTR); /* what is under way is waited for first */
 	say("ended");
+	end = 0; /* for another thread's read, too, which goes on */
 	for (size_t i = 0; i < N; i++)
 		WANT(p[i] == 'x');
 	WANT(lanefs_read_into(st, file, p, 0, N, NULL) == N && right(p, N));
 
 	say("thread");
-	end = 0; /* the other thread's goes on */
 	WANT(pthread_create(&t, NULL, reads, q) == 0);
 	say("ended");
 	WANT(pthread_join(t, NULL) == 0 && right(q, N));
