@@ -129,8 +129,8 @@ func (q *adminQueue) exec(s nvme.SQE, timeout time.Duration) (nvme.CQE, error) {
 		q.broken = fmt.Errorf("%s: its doorbell was not rung: %w", name, err)
 		return nvme.CQE{}, q.broken
 	}
-	deadline := time.Now().Add(timeout)
 	var w poll.Waiter
+	var waited poll.Wait
 	for {
 		if q.c.Step(0) {
 			w.Progress()
@@ -143,7 +143,7 @@ func (q *adminQueue) exec(s nvme.SQE, timeout time.Duration) (nvme.CQE, error) {
 		case ok:
 			q.broken = fmt.Errorf("the controller completed admin command %#x, which was not outstanding", cqe.CID)
 			return nvme.CQE{}, q.broken
-		case time.Now().After(deadline):
+		case waited.Over(timeout):
 			csts := q.c.CSTS()
 			q.broken = fmt.Errorf("%s %w after %v, %v", name, ErrTimeout, timeout, csts)
 			return nvme.CQE{}, q.broken

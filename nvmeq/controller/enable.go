@@ -60,21 +60,25 @@ func (c *Controller) readyTimeout() time.Duration {
 
 // waitReady waits until CSTS.RDY is want.
 func (c *Controller) waitReady(want bool) error {
-	limit := c.readyTimeout()
-	deadline := time.Now().Add(limit)
 	verb := map[bool]string{true: "enabling", false: "disabling"}[want]
+	return c.waitStatus(verb, c.readyTimeout(), " (CAP.TO)", want, func(csts nvme.CSTS) bool { return csts.RDY() == want })
+}
+
+// waitStatus waits until CSTS is as asked for, for limit at most, whose source is said with it. verb is what the controller does until then, which a fatal error of it ends if fatal.
+func (c *Controller) waitStatus(verb string, limit time.Duration, source string, fatal bool, is func(nvme.CSTS) bool) error {
 	var w poll.Waiter
+	var waited poll.Wait
 	for {
 		csts := c.CSTS()
 		switch {
 		case csts.Gone():
 			return fmt.Errorf("%s: the device is gone (CSTS reads all ones)", verb)
-		case csts.RDY() == want:
+		case is(csts):
 			return nil
-		case csts.CFS() && want:
+		case csts.CFS() && fatal:
 			return fmt.Errorf("%s: the controller reports a fatal error, %v", verb, csts)
-		case time.Now().After(deadline):
-			return fmt.Errorf("%s %w after %v (CAP.TO), %v", verb, ErrTimeout, limit, csts)
+		case waited.Over(limit):
+			return fmt.Errorf("%s %w after %v%s, %v", verb, ErrTimeout, limit, source, csts)
 		}
 		if c.Step(0) {
 			w.Progress()
@@ -142,24 +146,8 @@ func (c *Controller) shutdown(kind nvme.SHN) error {
 		limit = d
 	}
 	c.t.Write32(nvme.RegCC, uint32(nvme.CC(c.t.Read32(nvme.RegCC)).WithSHN(kind)))
-	deadline := time.Now().Add(limit)
-	var w poll.Waiter
-	for {
-		csts := c.CSTS()
-		switch {
-		case csts.Gone():
-			return fmt.Errorf("nvme: shutting down: the device is gone (CSTS reads all ones)")
-		case csts.SHST() == nvme.SHSTComplete:
-			return c.disable()
-		case csts.CFS():
-			return fmt.Errorf("nvme: shutting down: the controller reports a fatal error, %v", csts)
-		case time.Now().After(deadline):
-			return fmt.Errorf("nvme: shutting down %w after %v, %v", ErrTimeout, limit, csts)
-		}
-		if c.Step(0) {
-			w.Progress()
-		} else {
-			w.Idle()
-		}
+	if err := c.waitStatus("nvme: shutting down", limit, "", true, func(csts nvme.CSTS) bool { return csts.SHST() == nvme.SHSTComplete }); err != nil {
+		return err
 	}
+	return c.disable()
 }

@@ -129,12 +129,12 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 // haveEnded says whether no kernel runs on any lane, or ever will: all launches have ended, or the device is lost.
 func haveEnded(queues []Queues) bool {
 	var w poll.Waiter
-	for end := time.Now().Add(endWait); ; w.Idle() {
+	for waited := (poll.Wait{}); ; w.Idle() {
 		all := true
 		for _, q := range queues {
 			all = q.Ended() && all
 		}
-		if all || time.Now().After(end) {
+		if all || waited.Over(endWait) {
 			return all
 		}
 	}

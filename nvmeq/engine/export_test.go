@@ -12,8 +12,13 @@ import (
 
 // HoldLane takes a lane out of the resident launch, as asking for its counters does, until the function it returns is called.
 func (e *Engine) HoldLane(lane int) (giveBack func(), err error) {
+	return e.HoldLaneWithin(lane, launchTimeout)
+}
+
+// HoldLaneWithin is HoldLane with a limit of its own.
+func (e *Engine) HoldLaneWithin(lane int, limit time.Duration) (giveBack func(), err error) {
 	d, l := e.drv.(*residentDriver), e.lanes[lane]
-	if err := d.take(l, launchTimeout); err != nil {
+	if err := d.take(l, new(poll.Wait), limit); err != nil {
 		return nil, err
 	}
 	return func() { d.giveBack(l) }, nil

@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
@@ -76,8 +75,8 @@ func (l *lane) why() string {
 // abortLost aborts the commands that timed out, and says whether all have ended since.
 func (l *lane) abortLost() (bool, error) {
 	aborted := 0
-	deadline := time.Now().Add(l.e.cfg.AbortWait)
 	var w poll.Waiter
+	var waited poll.Wait
 	stale := true // the counters may be older than the results
 	for {
 		for ; aborted < len(l.lost); aborted++ {
@@ -105,7 +104,7 @@ func (l *lane) abortLost() (bool, error) {
 		if atomic.LoadUint64(&l.counters.Timeouts) == atomic.LoadUint64(&l.counters.Late)+l.lateBase {
 			return len(l.lost) == aborted, nil
 		}
-		if time.Now().After(deadline) {
+		if waited.Over(l.e.cfg.AbortWait) {
 			return false, nil
 		}
 		if l.e.step(l.qid) || n > 0 {

@@ -212,8 +212,8 @@ func (d *residentDriver) silent(l *lane, now time.Time) time.Duration {
 	return l.silence.Look(now, l.e.cfg.HangTimeout)
 }
 
-// take has the kernel keep away from the lane until giveBack. Whoever else has taken it does not matter.
-func (d *residentDriver) take(l *lane, limit time.Duration) error {
+// take has the kernel keep away from the lane until giveBack, if it does before the wait is over the limit. Whoever else has taken it does not matter.
+func (d *residentDriver) take(l *lane, waited *poll.Wait, limit time.Duration) error {
 	if l.hung.Load() {
 		return errors.New("the lane's kernel has failed")
 	}
@@ -224,13 +224,13 @@ func (d *residentDriver) take(l *lane, limit time.Duration) error {
 	number := atomic.LoadUint32(&l.control.Command) >> kernels.HoldShift
 	l.holdMu.Unlock()
 	var w poll.Waiter
-	for end := time.Now().Add(limit); atomic.LoadUint32(&l.status.Held) != number; w.Idle() {
+	for ; atomic.LoadUint32(&l.status.Held) != number; w.Idle() {
 		// A kernel that begins after the hold was asked for answers it before anything else.
 		done, err := d.stream.Done()
 		if done && err == nil {
 			break
 		}
-		if err == nil && time.Now().After(end) {
+		if err == nil && waited.Over(limit) {
 			err = fmt.Errorf("the lane's kernel has not given it up within %v", limit)
 		}
 		if err != nil {
@@ -258,7 +258,7 @@ func (d *residentDriver) sync(l *lane) error {
 	if l.mine {
 		return nil
 	}
-	err := d.take(l, launchTimeout)
+	err := d.take(l, new(poll.Wait), launchTimeout)
 	l.mine = err == nil
 	return err
 }
@@ -274,9 +274,9 @@ func (d *residentDriver) release(l *lane) {
 
 // counted returns when the counters of all lanes are up to date, whoever drives them, or after a limit that is for all together.
 func (d *residentDriver) counted(limit time.Duration) {
-	end := time.Now().Add(limit)
+	var waited poll.Wait
 	for _, l := range d.e.lanes {
-		if d.take(l, max(time.Until(end), 0)) == nil {
+		if d.take(l, &waited, limit) == nil {
 			d.giveBack(l)
 		}
 	}
@@ -294,12 +294,12 @@ func (d *residentDriver) reset(l *lane) error {
 // answered waits until the kernel has answered all work items, which CommandFail makes it do.
 func (d *residentDriver) answered(l *lane) error {
 	var w poll.Waiter
-	for end := time.Now().Add(launchTimeout); l.outstanding() > 0; w.Idle() {
+	for waited := (poll.Wait{}); l.outstanding() > 0; w.Idle() {
 		if err := d.kick(l); err != nil {
 			return err
 		}
 		l.drain()
-		if time.Now().After(end) {
+		if waited.Over(launchTimeout) {
 			return fmt.Errorf("the lane's kernel has not answered within %v", launchTimeout)
 		}
 	}

@@ -1,12 +1,19 @@
 package engine_test
 
 import (
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/gputest/detached"
+	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/engine"
+	"github.com/lanefs/lanefs/nvmeq/internal/testrig"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
@@ -26,4 +33,89 @@ func TestStoppedProcess(t *testing.T) {
 	require.Equal(t, stopped+3*step, byHeartbeat, "a step and a quarter of 1 s had been spent")
 	f.transfer(t, c, 0, 4096, 2)
 	require.Nil(t, f.Controller.Failover())
+}
+
+// stopping is a controller in software whose process is stopped, threads and all, after each admin command: until the next step of a queue pair has taken so long, and done nothing.
+type stopping struct {
+	*testrig.Intercepted
+	stop time.Duration
+	next atomic.Bool
+}
+
+func (s *stopping) Write32(off int64, v uint32) {
+	if off == nvme.CAP(s.Read64(nvme.RegCAP)).Stride().SQ(0) {
+		s.next.Store(true)
+	}
+	s.Intercepted.Write32(off, v)
+}
+
+func (s *stopping) Step(sqid uint16) bool {
+	if sqid != 0 && s.next.Swap(false) {
+		time.Sleep(s.stop)
+		return false
+	}
+	return s.Intercepted.Step(sqid)
+}
+
+func (s *stopping) StepHere(sqid uint16) bool { return s.Step(sqid) }
+
+// TestStoppedAfterAbort: nor does it rebuild a queue pair whose late command the controller ends as soon as it goes on.
+func TestStoppedAfterAbort(t *testing.T) {
+	ec := fast
+	ec.Retries, ec.AbortWait = -1, 200*time.Millisecond
+	b, cfg, rules := testrig.Intercept(t, softctl.Options{Latency: 2 * ec.Timeout})
+	abort := uint8(nvme.AdminAbort)
+	rules.Add(softctl.Rule{Admin: true, Opcode: &abort, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInternal)}})
+	log := &testrig.LogBuffer{}
+	cfg.Transport, cfg.Timeout, cfg.Log = &stopping{Intercepted: b, stop: 2 * ec.AbortWait}, 0, slog.New(slog.NewTextHandler(log, nil))
+	c, err := controller.Open(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	e, err := engine.New(c, ec)
+	require.NoError(t, err)
+	r := &rig{Rig: &testrig.Rig{Runtime: cfg.Runtime, Controller: c, Engine: e, Soft: b.Controller, Log: log, Block: 512}}
+	err = e.Do(0, []engine.Command{r.RW(nvme.IORead, 5, r.Chunk(t, 4096), 0, 4096)})
+	require.ErrorIs(t, err, controller.ErrTimeout)
+	require.Equal(t, [4]int{1, 0, 0, 0}, r.rungs(), log.String())
+}
+
+// stoppingStreams is a device of whose streams one that is asked whether it is done stands still once, if that is armed.
+type stoppingStreams struct {
+	*detached.Runtime
+	stop atomic.Int64 // time.Duration
+}
+
+func (r *stoppingStreams) NewStream() (gpu.Stream, error) {
+	s, err := r.Runtime.NewStream()
+	return &stoppingStream{s, r}, err
+}
+
+type stoppingStream struct {
+	gpu.Stream
+	r *stoppingStreams
+}
+
+func (s *stoppingStream) Done() (bool, error) {
+	if d := s.r.stop.Swap(0); d > 0 {
+		time.Sleep(time.Duration(d))
+		return false, nil
+	}
+	return s.Stream.Done()
+}
+
+// TestStoppedWhileHolding: nor is a lane given up that was asked to keep away before the process was stopped.
+func TestStoppedWhileHolding(t *testing.T) {
+	var dev *stoppingStreams
+	of := func(d *detached.Runtime) gpu.Runtime {
+		dev = &stoppingStreams{Runtime: d}
+		return dev
+	}
+	f := newFailingRuntime(t, testrig.NewImage(t), of, nil, false, softctl.Options{}, engine.Config{Lanes: 1}, func(t controller.Transport) controller.Transport { return t })
+	f.transfer(t, f.Chunk(t, 8192), 0, 4096, 1)
+	const limit = 200 * time.Millisecond
+	dev.stop.Store(int64(2 * limit))
+	giveBack, err := f.Engine.HoldLaneWithin(0, limit)
+	require.NoError(t, err)
+	giveBack()
+	require.Zero(t, dev.stop.Load())
 }

@@ -20,3 +20,6 @@ func (w *Wait) Look(now time.Time, limit time.Duration) time.Duration {
 	w.looked = now
 	return w.spent
 }
+
+// Over says whether the wait has lasted longer than a limit now, which is not 0.
+func (w *Wait) Over(limit time.Duration) bool { return w.Look(time.Now(), limit) > limit }
