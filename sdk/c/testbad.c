@@ -581,11 +581,17 @@ static void partly(lanefs *s, uint32_t f)
 	char *m = memory(0, 2 * BIG);
 	int64_t done = INT64_MIN;
 	*(void **)&wait = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamWaitValue64_v2");
-	WANT(small && create(&room.stream, NON_BLOCKING) == 0 && wait(room.stream, &room.gate, 1, 0) == 0);
-	lanefs_on_wait(s, no_more, &room);
-	WANT(lanefs_read_async(small, f, m, &(struct lanefs_piece){0, 0, BIG + 1}, 1, room.stream, NULL, &done) == 0);
-	lanefs_on_wait(s, NULL, NULL);
-	WANT(room.asked == 1 && done == -EINTR && right(m, 0, BIG) && m[BIG] == 'x');
+	WANT(small && create(&room.stream, NON_BLOCKING) == 0);
+	do { /* again if it waited for a daemon that took long, and not for room */
+		room.gate = 0;
+		room.asked = 0;
+		WANT(wait(room.stream, &room.gate, 1, 0) == 0);
+		lanefs_on_wait(s, no_more, &room);
+		int begun = lanefs_read_async(small, f, m, &(struct lanefs_piece){0, 0, BIG + 1}, 1, room.stream, NULL, &done) == 0;
+		int why = errno;
+		lanefs_on_wait(s, NULL, NULL);
+		WANT(room.asked == 1 && m[BIG] == 'x' && (begun ? done == -EINTR : why == EINTR));
+	} while (!right(m, 0, BIG));
 	WANT(lanefs_read_async(small, f, m, &(struct lanefs_piece){5, 0, BIG}, 1, room.stream, NULL, &done) == 0 && sync_stream(room.stream) == 0 && done == BIG && right(m, 5, BIG));
 	lanefs_stage_free(small);
 	WANT(destroy(room.stream) == 0 && mem_free(m) == 0);
