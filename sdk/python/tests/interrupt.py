@@ -153,6 +153,7 @@ def cancelled_queued():
     cancelled(lambda: f.read_batch_async(into, [0], [0], [N]), lambda: f.read_batch_async(into, [0], [0], [N]))
 
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored, as a shell does in the background
 signal.alarm(400)  # nothing hangs
 threads = []
 idle = threading.Thread(target=threading.Event().wait, daemon=True)

@@ -314,6 +314,7 @@ class Stopped(unittest.TestCase):
     """A daemon that stands still: a socket of which nobody accepts connections."""
 
     def setUp(self):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored, as a shell does in the background
         signal.alarm(100)
         self.path = file_of(self.id(), b"a")
         self.daemon = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
