@@ -112,6 +112,8 @@ func TestDamage(t *testing.T) {
 	require.Equal(t, "good", read(t, dir+"/good"))
 	require.ErrorIs(t, os.WriteFile(dir+"/new", nil, 0o644), unix.EROFS)
 	require.ErrorIs(t, os.Remove(dir+"/good"), unix.EROFS)
+	_, err = os.OpenFile(dir+"/good", os.O_RDWR, 0) // the kernel takes the mount for writable
+	require.ErrorIs(t, err, unix.EROFS)
 	require.Equal(t, 1, log.with("lookup"), "%q", log.lines)
 	require.NoError(t, s.Unmount())
 	v.vol.Close() // what it says is package ext4's business

@@ -23,6 +23,9 @@ func (s *Server) openFlags(flags uint32) uint32 {
 // that is needed. The open file is a use of the node, which Release ends.
 func (n *node) Open(flags uint32) (uint32, syscall.Errno) {
 	if acc := flags & syscall.O_ACCMODE; acc != syscall.O_RDONLY {
+		if n.srv.vol.ReadOnly() { // since an error, of which the kernel knows nothing
+			return 0, syscall.EROFS
+		}
 		a := n.in.Attr()
 		if a.Flags&ext4.FlagImmutable != 0 || a.Flags&ext4.FlagAppend != 0 && flags&syscall.O_APPEND == 0 {
 			return 0, syscall.EPERM
