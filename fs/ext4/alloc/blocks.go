@@ -43,6 +43,9 @@ func (a *Allocator) Alloc(h *jbd2.Handle, goal disk.Block, want, least uint32, f
 	if err == ErrNoSpace && a.dropWindows() {
 		start, got, err = a.search(h, goal, n, least)
 	}
+	if err == ErrNoSpace {
+		err = a.passedOver((*group).blocksUnusable, err)
+	}
 	a.avail.Add(int64(n) - int64(got))
 	return start, got, err
 }
@@ -79,7 +82,8 @@ func (a *Allocator) promise(want, least uint32, flags int) uint32 {
 // search finds and takes the run. Others may take what it was about to, so it goes round again before it gives up.
 func (a *Allocator) search(h *jbd2.Handle, goal disk.Block, want, least uint32) (disk.Block, uint32, error) {
 	home, bit := a.home(goal)
-	if off, n, err := a.takeAt(h, home, bit, want, least); n > 0 || err != nil {
+	off, n, err := a.takeAt(h, home, bit, want, least)
+	if n > 0 || err != nil && !a.passes(&home.noBlocks, err) {
 		return a.first(home) + disk.Block(off), n, err
 	}
 	for range 3 {
@@ -110,7 +114,7 @@ func (a *Allocator) sweep(h *jbd2.Handle, home *group, bit, want, target uint32,
 	count := uint32(len(a.groups))
 	for k := range count {
 		g := &a.groups[(home.n+k)%count]
-		if g.avail.Load() < target || g.longest.Load() < target {
+		if g.avail.Load() < target || g.longest.Load() < target || g.blocksUnusable() != nil {
 			continue
 		}
 		if !g.known.Load() && !last && k > 0 {
@@ -123,7 +127,7 @@ func (a *Allocator) sweep(h *jbd2.Handle, home *group, bit, want, target uint32,
 			bit = 0
 		}
 		off, n, err := a.takeIn(h, g, bit, want, target)
-		if n > 0 || err != nil {
+		if n > 0 || err != nil && !a.passes(&g.noBlocks, err) {
 			return g, off, n, err
 		}
 	}
@@ -132,7 +136,7 @@ func (a *Allocator) sweep(h *jbd2.Handle, home *group, bit, want, target uint32,
 
 // takeAt takes blocks at bit if those wanted are free there, or a good part of them.
 func (a *Allocator) takeAt(h *jbd2.Handle, g *group, bit, want, least uint32) (uint32, uint32, error) {
-	if g.avail.Load() < least {
+	if g.avail.Load() < least || g.blocksUnusable() != nil {
 		return 0, 0, nil
 	}
 	g.mu.Lock()

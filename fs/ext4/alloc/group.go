@@ -30,6 +30,8 @@ type group struct {
 	longest    atomic.Uint32 // no run of them is longer
 	freeInodes atomic.Uint32
 	dirs       atomic.Uint32
+
+	noBlocks, noInodes atomic.Pointer[unusable] // the bitmap of either kind could not be used; nil: it could
 }
 
 func (g *group) name() string { return fmt.Sprintf("group %d", g.n) }

@@ -23,7 +23,7 @@ func (a *Allocator) AllocInode(h *jbd2.Handle, parent uint32, isDir bool) (uint3
 	count := uint32(len(a.groups))
 	for k := range count {
 		g := &a.groups[(home+k)%count]
-		if g.freeInodes.Load() == 0 {
+		if g.freeInodes.Load() == 0 || g.inodesUnusable() != nil {
 			continue
 		}
 		ino, err := a.takeInode(h, g, isDir)
@@ -31,7 +31,7 @@ func (a *Allocator) AllocInode(h *jbd2.Handle, parent uint32, isDir bool) (uint3
 			return ino, err
 		}
 	}
-	return 0, ErrNoInodes
+	return 0, a.passedOver((*group).inodesUnusable, ErrNoInodes)
 }
 
 // takeInode takes the first free inode of a group, 0 if there is none.
@@ -43,6 +43,9 @@ func (a *Allocator) takeInode(h *jbd2.Handle, g *group, isDir bool) (uint32, err
 	}
 	buf, err := a.inodeBitmapLocked(g)
 	if err != nil {
+		if a.passes(&g.noInodes, err) {
+			err = nil
+		}
 		return 0, err
 	}
 	defer buf.Put()

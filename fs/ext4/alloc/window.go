@@ -43,7 +43,10 @@ func (a *Allocator) AllocWindow(h *jbd2.Handle, w *Window, goal disk.Block, want
 		if w.run.n < want {
 			a.extendLocked(w, max(w.size, want))
 		}
-		return a.takeWindowLocked(h, w, want)
+		start, n, err := a.takeWindowLocked(h, w, want)
+		if err == nil || !a.passes(&w.g.noBlocks, err) {
+			return start, n, err
+		}
 	}
 	a.dropLocked(w)
 	start, n, err := a.Alloc(h, goal, want, least, flags)

@@ -18,6 +18,15 @@ var (
 	ErrUnsupported = errors.New("journal not supported")
 )
 
+// ReadError is the failure of the device to read a metadata block.
+type ReadError struct {
+	Block Block
+	Err   error
+}
+
+func (e *ReadError) Error() string { return fmt.Sprintf("metadata block %d: %v", e.Block, e.Err) }
+func (e *ReadError) Unwrap() error { return e.Err }
+
 // abortError is ErrAborted together with what caused it.
 type abortError struct{ cause error }
 

@@ -1,10 +1,6 @@
 package jbd2
 
-import (
-	"fmt"
-
-	"github.com/lanefs/lanefs/blockdev"
-)
+import "github.com/lanefs/lanefs/blockdev"
 
 // maxRequest is the largest transfer asked of the device at once. The device splits what is too large for it.
 const maxRequest = 1 << 20
@@ -127,7 +123,7 @@ func (c *Cache) fill(b *Buffer) error {
 		}
 	}
 	if err := c.dev.Read(c.off(b.block), c.slots.slice(b.slot)); err != nil {
-		return fmt.Errorf("metadata block %d: %w", b.block, err)
+		return &ReadError{b.block, err}
 	}
 	c.counters.read.Add(int64(c.blockSize))
 	return nil
@@ -168,7 +164,7 @@ func (c *Cache) fillAll(fills []pendingFill) {
 			}
 			for _, f := range owners[i] {
 				if err != nil {
-					err = fmt.Errorf("metadata block %d: %w", f.buf.block, r.Err)
+					err = &ReadError{f.buf.block, r.Err}
 				}
 				f.buf.finish(f.load, err)
 			}

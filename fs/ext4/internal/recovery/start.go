@@ -43,6 +43,7 @@ func (j *Journal) start() (err error) {
 	if v.Alloc, err = alloc.New(v.Super, v.Cache); err != nil {
 		return v.Note(err)
 	}
+	v.PassOver()
 	damage := v.Alloc.Damage()
 	if damage == nil {
 		if damage = j.protect(); damage != nil && !volume.IsCorrupt(damage) {

@@ -3,7 +3,6 @@ package volume
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/alloc"
@@ -43,29 +42,38 @@ func (v *FS) NoteTo(err *error) {
 	}
 }
 
-// Note turns corruption found by the layers below into ErrCorrupt. The first time, it logs it, records it in the superblock as the
-// kernel does, and does what Options.Errors asks for. An aborted journal makes the volume read-only in any case. Before the mount
-// is done nothing is recorded: Open returns the error.
+// Note turns corruption found by the layers below into ErrCorrupt, and counts it, and metadata that cannot be read, for the superblock (see
+// errorsMet). The first time, it logs corruption, records it in the superblock as the kernel does, and does what Options.Errors asks for; that of
+// metadata which cannot be read only where the user or the superblock asks for it. An aborted journal makes the volume read-only in any
+// case. Before the mount is done nothing is recorded: Open returns the error.
 func (v *FS) Note(err error) error {
 	switch {
 	case IsCorrupt(err):
 		if errors.Is(err, ErrCorrupt) {
 			return err
 		}
-		if v.Mounted && !v.errored.Swap(true) {
+		if v.Mounted && v.count(err, true) && !v.errored.Swap(true) {
 			v.meet(err, v.recordError)
 		}
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	case errors.Is(err, jbd2.ErrAborted):
 		switch was := v.readOnly.Swap(true); {
 		case was:
-		case v.Mounted && v.Journal.Failed() && !v.errored.Swap(true):
+		case v.Mounted && v.Journal.Failed() && v.count(err, true) && !v.errored.Swap(true):
 			v.meet(err, v.stampError)
 		default:
 			why := remedyMounted(err, false)
 			v.stopped.Store(&why)
 			v.Opt.Log.Error("the volume is read-only now; "+why, "error", err)
 		}
+	case v.Mounted && isUnreadable(err):
+		if errors.As(err, new(*countedError)) {
+			return err
+		}
+		if v.count(err, v.strict()) && v.strict() && !v.errored.Swap(true) {
+			v.meet(err, v.recordError)
+		}
+		return &countedError{err}
 	}
 	return err
 }
@@ -129,12 +137,12 @@ func (v *FS) RequireFsck(reason string) {
 	}
 }
 
-// recordError writes s_error_count and its like ([layout] Super Block, 0x194), and commits it with what was done before. If the
-// journal is aborted, only the superblock on the medium is changed: the one in memory may have changes of a lost transaction.
+// recordError writes what was counted to the superblock, and commits it with what was done before. If the journal is aborted, only the
+// superblock on the medium is changed: the one in memory may have changes of a lost transaction.
 func (v *FS) recordError() error {
 	o := &Op{FS: v}
 	err := o.force(2, func() error {
-		v.updateSuper(o.Handle, setError)
+		v.updateSuper(o.Handle, v.met.moveTo)
 		return nil
 	})
 	if err == nil {
@@ -144,18 +152,6 @@ func (v *FS) recordError() error {
 		err = v.stampError()
 	}
 	return err
-}
-
-func setError(sb *disk.Superblock) {
-	now := disk.SuperTime(time.Now())
-	by := [32]byte{}
-	copy(by[:], "lanefs")
-	sb.State |= disk.StateError
-	if sb.ErrorCount == 0 {
-		sb.FirstErrorTime, sb.FirstErrorFunc = now, by
-	}
-	sb.ErrorCount++
-	sb.LastErrorTime, sb.LastErrorFunc = now, by
 }
 
 // KeepErrors carries the marks of errors over to a copy of the superblock from the log, which may be older than they are:
@@ -172,7 +168,7 @@ func KeepErrors(to, from *disk.Superblock) {
 	to.LastErrorFunc, to.LastErrorLine, to.LastErrorErrcode = from.LastErrorFunc, from.LastErrorLine, from.LastErrorErrcode
 }
 
-// stampError is setError of the superblock on the medium. The log may hold an older copy of it, which recovery writes over this
+// stampError writes what was counted to the superblock on the medium. The log may hold an older copy of it, which recovery writes over this
 // one. LaneFS's recovery keeps the marks (KeepErrors); e2fsck's goes by the mark in the journal's superblock, so that is waited for.
 func (v *FS) stampError() error {
 	v.Journal.AwaitMark()
@@ -193,7 +189,8 @@ func (v *FS) stampError() error {
 	if err != nil {
 		return err
 	}
-	setError(sb)
+	v.met.moveTo(v.Super)
+	KeepErrors(sb, v.Super)
 	sb.EncodeStable(b)
 	return v.SendSuper(s)
 }

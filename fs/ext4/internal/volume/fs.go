@@ -47,9 +47,10 @@ type FS struct {
 	unfinished unfinished
 	renameMu   sync.Mutex
 
-	readOnly  atomic.Bool            // asked for, or since an error
-	Mounted   bool                   // Open went well: what is met from now on is noted
-	errored   atomic.Bool            // corruption was met and noted
+	readOnly  atomic.Bool // asked for, or since an error
+	Mounted   bool        // Open went well: what is met from now on is noted
+	errored   atomic.Bool // corruption was met and noted
+	met       errorsMet
 	remedy    atomic.Pointer[string] // what to do about that; nil until then
 	stopped   atomic.Pointer[string] // what to do when the journal was stopped without an error of the volume; nil: it was not
 	largeFile atomic.Bool            // the superblock has large_file

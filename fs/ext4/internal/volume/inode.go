@@ -65,7 +65,7 @@ func (i *Inode) slotAt() (*jbd2.Buffer, int, error) {
 func (i *Inode) load() error {
 	buf, slot, err := i.Slot()
 	if err != nil {
-		return err
+		return &inodeError{i.ino, err}
 	}
 	defer buf.Put()
 	buf.RLock()
@@ -155,6 +155,15 @@ func (i *Inode) Generation() uint32 {
 	defer i.Mu.RUnlock()
 	return i.Disk.Generation
 }
+
+// inodeError says of which inode the slot could not be had.
+type inodeError struct {
+	ino uint32
+	err error
+}
+
+func (e *inodeError) Error() string { return fmt.Sprintf("%s: %v", InodeName(e.ino), e.err) }
+func (e *inodeError) Unwrap() error { return e.err }
 
 // InodeName is what errors call an inode.
 func InodeName(ino uint32) string { return fmt.Sprintf("inode %d", ino) }

@@ -94,6 +94,7 @@ func (v *FS) MarkMounted() (err error) {
 // encodeSuper changes the superblock in memory and in sbBuf. sbMu is held.
 func (v *FS) encodeSuper(f func(*disk.Superblock)) {
 	f(v.Super)
+	v.met.moveTo(v.Super)
 	v.Super.FreeBlocksCount = v.Alloc.FreeBlocks()
 	v.Super.FreeInodesCount = uint32(v.Alloc.FreeInodes())
 	v.Super.Wtime = disk.SuperTime(time.Now())

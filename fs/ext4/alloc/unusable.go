@@ -1,0 +1,53 @@
+package alloc
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A group whose bitmap cannot be read, or is damaged, has nothing to give, but the others have. So where the volume's owner lets them,
+// searches pass over it, as the kernel's do. What cannot be read now may be read later; what is damaged stays so until e2fsck has seen it.
+
+// lookAgain is for how long a bitmap that could not be used is not asked for again: a medium may take seconds to say that it cannot read.
+const lookAgain = 5 * time.Second
+
+// unusable is a bitmap that could not be used.
+type unusable struct {
+	err   error
+	until time.Time // when it is looked at again
+}
+
+// PassOver has f decide what follows when a search meets a bitmap that cannot be read or is damaged: if it returns true the search goes on
+// in other groups. f is called under a handle and a group's lock, and must not wait. Without PassOver the search ends with the error.
+func (a *Allocator) PassOver(f func(error) bool) { a.passOver.Store(&f) }
+
+// blocksUnusable and inodesUnusable say why a bitmap is not asked for at present; nil: it may be.
+func (g *group) blocksUnusable() error { return g.noBlocks.Load().now() }
+func (g *group) inodesUnusable() error { return g.noInodes.Load().now() }
+
+func (u *unusable) now() error {
+	if u == nil || time.Now().After(u.until) {
+		return nil
+	}
+	return u.err
+}
+
+// passes says whether a search goes on in other groups after err, with which it could not have a bitmap.
+func (a *Allocator) passes(u *atomic.Pointer[unusable], err error) bool {
+	f := a.passOver.Load()
+	if f == nil || !(*f)(err) {
+		return false
+	}
+	u.Store(&unusable{err, time.Now().Add(lookAgain)})
+	return true
+}
+
+// passedOver is the error of a search that has found nothing: why a bitmap was passed over that might have had something, else none.
+func (a *Allocator) passedOver(why func(*group) error, none error) error {
+	for i := range a.groups {
+		if err := why(&a.groups[i]); err != nil {
+			return err
+		}
+	}
+	return none
+}
