@@ -3,6 +3,7 @@ package ext4_test
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -104,6 +105,31 @@ func TestUnreadableModes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestUnreadableOwn: what is one file's alone has no consequence for others, whatever errors= says.
+func TestUnreadableOwn(t *testing.T) {
+	img := disktest.Make(t, "16M")
+	disktest.Debugfs(t, img, "symlink s "+strings.Repeat("s", 200))
+	m := disktest.Open(t, img)
+	const ino = 12
+	n, _ := m.Inode(ino)
+	v, _, done := failing(t, img, ext4.Options{Errors: ext4.ErrorsReadOnly}, m.Map(ino, &n)[0])
+	root, err := v.Root()
+	require.NoError(t, err)
+	s, err := root.Lookup("s")
+	require.NoError(t, err)
+	_, err = s.Readlink()
+	require.ErrorIs(t, err, blockdev.ErrFault)
+	s.Put()
+	f, err := root.Create("new", unix.S_IFREG|0o644, 0, 0, 0, 0)
+	require.NoError(t, err)
+	f.Put()
+	root.Put()
+	done()
+	out := requireCounted(t, img, 1)
+	require.Regexp(t, fmt.Sprintf(`First error inode #: +%d\n`, ino), out)
+	require.NotContains(t, out, "with errors")
 }
 
 // TestGroupPassedOver: files are made and written when the bitmaps of a group cannot be read, or are damaged (errors=continue).

@@ -41,7 +41,7 @@ func (n *heldNodes) Get(b disk.Block) (extent.Node, error) {
 			free = h
 		}
 	}
-	buf, err := n.i.FS.Cache.Get(b)
+	buf, err := n.i.ReadOwn(b)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ type treeNodes struct {
 }
 
 func (n treeNodes) Get(b disk.Block) (extent.Node, error) {
-	buf, err := n.i.FS.Cache.Get(b)
+	buf, err := n.i.ReadOwn(b)
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func Readlink(i *volume.Inode) (_ string, err error) {
 		if x.Hole() {
 			return disk.Corrupt(volume.InodeName(i.Ino()), "symbolic link without a block")
 		}
-		buf, err := i.FS.Cache.Get(x.Pblk)
+		buf, err := i.ReadOwn(x.Pblk)
 		if err != nil {
 			return err
 		}

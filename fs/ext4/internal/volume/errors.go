@@ -44,7 +44,7 @@ func (v *FS) NoteTo(err *error) {
 
 // Note turns corruption found by the layers below into ErrCorrupt, and counts it, and metadata that cannot be read, for the superblock (see
 // errorsMet). The first time, it logs corruption, records it in the superblock as the kernel does, and does what Options.Errors asks for; that of
-// metadata which cannot be read only where the user or the superblock asks for it. An aborted journal makes the volume read-only in any
+// metadata which cannot be read as strict says. An aborted journal makes the volume read-only in any
 // case. Before the mount is done nothing is recorded: Open returns the error.
 func (v *FS) Note(err error) error {
 	switch {
@@ -70,7 +70,7 @@ func (v *FS) Note(err error) error {
 		if errors.As(err, new(*countedError)) {
 			return err
 		}
-		if v.count(err, v.strict()) && v.strict() && !v.errored.Swap(true) {
+		if strict := v.strict(err); v.count(err, strict) && strict && !v.errored.Swap(true) {
 			v.meet(err, v.recordError)
 		}
 		return &countedError{err}

@@ -88,8 +88,13 @@ func isUnreadable(err error) bool {
 	return err != nil && errors.As(err, new(*jbd2.ReadError)) && !errors.Is(err, blockdev.ErrNoMemory)
 }
 
-// strict says whether the user, or the superblock, asks for a consequence of errors by a word of their own.
-func (v *FS) strict() bool {
+// strict says whether metadata that cannot be read has the consequence that corruption has: where the user, or the superblock, asks for one by a word
+// of its own, unless it is one file's alone. The kernel makes the same difference, but for large directories, which it counts among the latter.
+func (v *FS) strict(err error) bool {
+	var of *inodeError
+	if errors.As(err, &of) && of.own {
+		return false
+	}
 	switch v.Opt.Errors {
 	case ErrorsReadOnly, ErrorsPanic:
 		return true
@@ -104,7 +109,7 @@ func (v *FS) strict() bool {
 func (v *FS) passOver(err error) bool {
 	corrupt := IsCorrupt(err)
 	switch {
-	case !v.Mounted, corrupt && v.Opt.Errors != ErrorsContinue, !corrupt && (!isUnreadable(err) || v.strict()):
+	case !v.Mounted, corrupt && v.Opt.Errors != ErrorsContinue, !corrupt && (!isUnreadable(err) || v.strict(err)):
 		return false
 	}
 	v.count(err, corrupt)

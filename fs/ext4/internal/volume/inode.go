@@ -65,7 +65,7 @@ func (i *Inode) slotAt() (*jbd2.Buffer, int, error) {
 func (i *Inode) load() error {
 	buf, slot, err := i.Slot()
 	if err != nil {
-		return &inodeError{i.ino, err}
+		return &inodeError{ino: i.ino, err: err}
 	}
 	defer buf.Put()
 	buf.RLock()
@@ -156,9 +156,19 @@ func (i *Inode) Generation() uint32 {
 	return i.Disk.Generation
 }
 
-// inodeError says of which inode the slot could not be had.
+// ReadOwn reads a block of metadata that is the inode's alone: a node of its tree, its attributes, a symbolic link's target.
+func (i *Inode) ReadOwn(b disk.Block) (*jbd2.Buffer, error) {
+	buf, err := i.FS.Cache.Get(b)
+	if err != nil {
+		return nil, &inodeError{i.ino, true, err}
+	}
+	return buf, nil
+}
+
+// inodeError says of which inode metadata could not be had: what is its own, or the slot.
 type inodeError struct {
 	ino uint32
+	own bool
 	err error
 }
 

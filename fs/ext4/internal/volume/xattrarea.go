@@ -11,7 +11,7 @@ func (i *Inode) XattrBlock() (*jbd2.Buffer, error) {
 	if !i.FS.Alloc.Valid(disk.Block(i.Disk.FileACL), 1) {
 		return nil, disk.Corrupt(InodeName(i.Ino()), "attribute block %d cannot be one", i.Disk.FileACL)
 	}
-	buf, err := i.FS.Cache.Get(disk.Block(i.Disk.FileACL))
+	buf, err := i.ReadOwn(disk.Block(i.Disk.FileACL))
 	if err != nil {
 		return nil, err
 	}
