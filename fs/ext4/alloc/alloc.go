@@ -79,7 +79,7 @@ type Allocator struct {
 	reserved   atomic.Int64 // blocks for the superuser only
 	nodes      int64        // blocks for nodes of trees only; constant after New
 	discard    atomic.Pointer[func(disk.Block, uint32)]
-	passOver   atomic.Pointer[func(error) bool]
+	passOver   atomic.Pointer[func(err error, again bool) bool]
 	damage     error // constant after New
 
 	// AsValid is Valid, as a value that need not be made for each use.

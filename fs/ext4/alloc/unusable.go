@@ -18,8 +18,9 @@ type unusable struct {
 }
 
 // PassOver has f decide what follows when a search meets a bitmap that cannot be read or is damaged: if it returns true the search goes on
-// in other groups. f is called under a handle and a group's lock, and must not wait. Without PassOver the search ends with the error.
-func (a *Allocator) PassOver(f func(error) bool) { a.passOver.Store(&f) }
+// in other groups. again says that this bitmap was passed over before. f is called under a handle and a group's lock, and must not wait. Without
+// PassOver the search ends with the error.
+func (a *Allocator) PassOver(f func(err error, again bool) bool) { a.passOver.Store(&f) }
 
 // blocksUnusable and inodesUnusable say why a bitmap is not asked for at present; nil: it may be.
 func (g *group) blocksUnusable() error { return g.noBlocks.Load().now() }
@@ -35,7 +36,7 @@ func (u *unusable) now() error {
 // passes says whether a search goes on in other groups after err, with which it could not have a bitmap.
 func (a *Allocator) passes(u *atomic.Pointer[unusable], err error) bool {
 	f := a.passOver.Load()
-	if f == nil || !(*f)(err) {
+	if f == nil || !(*f)(err, u.Load() != nil) {
 		return false
 	}
 	u.Store(&unusable{err, time.Now().Add(lookAgain)})

@@ -106,7 +106,7 @@ func (v *FS) strict(err error) bool {
 
 // passOver decides for the allocator whether a group is passed over whose bitmap cannot be read or is damaged: as long as errors let the volume
 // take changes. A handle is open, so nothing but counting is done.
-func (v *FS) passOver(err error) bool {
+func (v *FS) passOver(err error, again bool) bool {
 	corrupt := IsCorrupt(err)
 	switch {
 	case !v.Mounted, corrupt && v.Opt.Errors != ErrorsContinue, !corrupt && (!isUnreadable(err) || v.strict(err)):
@@ -118,7 +118,9 @@ func (v *FS) passOver(err error) bool {
 		v.remedy.Store(&remedy)
 		v.errored.Store(true)
 	}
-	v.Opt.Log.Error("the bitmap of a group cannot be used; others are searched", "error", err)
+	if !again {
+		v.Opt.Log.Error("the bitmap of a group cannot be used; others are searched", "error", err)
+	}
 	return true
 }
 
