@@ -172,6 +172,7 @@ struct copying {
 /* from is in p's memory; NULL: it is not such memory. */
 HIDDEN int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n, struct pinned *p);
 HIDDEN int copy_end(const struct copying *c);
+HIDDEN int copy_on(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n); /* one for which the caller waits by stream_wait */
 HIDDEN int copy_now(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n);
 
 /* ---- Roads ---- */
@@ -201,6 +202,7 @@ struct many {
 	struct move **m;
 	ssize_t *result;             /* bytes, a negative errno, or a negative CUfileOpError */
 	unsigned char *open, *same;  /* many.c's own, as the rest */
+	struct window **window;      /* map.c's own: from where a move is being copied */
 	struct lanefs_piece *piece;
 	int64_t *got;
 	size_t *of;                  /* of pieces: which move */
@@ -209,6 +211,7 @@ struct many {
 
 HIDDEN int many_new(struct many *a, size_t most); /* 0, or CU_FILE_NOMEM_ERROR */
 HIDDEN void many_free(struct many *a);
+HIDDEN void many_done(struct many *a, size_t i, ssize_t result); /* a move has ended */
 HIDDEN void move_many(struct many *a, size_t n); /* moves the first n of a->m, of one file of LaneFS in one direction, and counts them */
 HIDDEN int move_syncs(const struct move *m); /* whether it is a write that must be durable when it ends: to a descriptor of O_SYNC or O_DSYNC */
 HIDDEN int move_sync(const struct move *m); /* makes it so, if it is. 0, or -1 with errno */
@@ -233,9 +236,10 @@ static inline int lane_ended(int code) { return code == ECONNRESET || code == EP
 
 /* Reads from memory that is shared with the daemon. -2: this road is not the one to take now. */
 HIDDEN ssize_t map_move(struct move *m);
+HIDDEN void map_many(struct many *a); /* likewise of those that are open and larger than SMALL_IN_BATCH. Which have ended it says by many_done */
 HIDDEN void map_forget(struct file *f);
 /* Bytes: up to there a read may go by the page cache. In a batch a pread after another takes longer than the lanes do for larger ones (an H100's
- * machine: 64 of 64 KiB 13 and 9 µs each). */
+ * machine: 64 of 64 KiB 13 and 9 µs each). Larger ones in a batch are copied from shared memory, where there is some. */
 enum { ELSEWHERE = -2, SMALL = 64 << 10, SMALL_IN_BATCH = 16 << 10 };
 
 HIDDEN ssize_t plain_move(struct move *m); /* by pread and pwrite; with ROAD_CACHE by the page cache */

@@ -304,6 +304,15 @@ int copy_end(const struct copying *c)
 	return rc;
 }
 
+int copy_on(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n)
+{
+	struct copying c;
+	int rc = copy_begin(&c, g, stream, kind, to, from, n, NULL);
+	if (!rc)
+		lanefs_gpu_leave(g, &c.was);
+	return rc;
+}
+
 int copy_now(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n)
 {
 	struct copying c;

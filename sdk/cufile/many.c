@@ -2,7 +2,7 @@
  * Many moves of one file in one direction, as one batch of the SDK:
  *
  *  1. Each is checked by itself, and a read is cut at the file's end. The driver is asked once about an allocation, the mount once for the size.  begin
- *  2. Large reads of what is in shared memory are copied from there.                                                                             map_move
+ *  2. Larger reads of what is in shared memory are copied from there, and waited for together.                                                   map_many
  *  3. The rest goes together, those first that are in memory of the same kind as the first of them, in the memory's order: what follows          together
  *     one another there lies so in the stage, too, and is one copy. Small reads go by the daemon or by the page cache, whichever was quicker.
  *  4. Where such a batch fails as a whole, each goes alone, to find out which of them fails.                                                     alone
@@ -19,6 +19,7 @@ void many_free(struct many *a)
 	free(a->result);
 	free(a->open);
 	free(a->same);
+	free(a->window);
 	free(a->piece);
 	free(a->got);
 	free(a->of);
@@ -26,9 +27,9 @@ void many_free(struct many *a)
 
 int many_new(struct many *a, size_t n)
 {
-	*a = (struct many){.m = malloc(n * sizeof *a->m), .result = malloc(n * sizeof *a->result), .open = malloc(n), .same = malloc(n), .piece = malloc(n * sizeof *a->piece),
-		.got = malloc(n * sizeof *a->got), .of = malloc(n * sizeof *a->of)};
-	if (a->m && a->result && a->open && a->same && a->piece && a->got && a->of)
+	*a = (struct many){.m = malloc(n * sizeof *a->m), .result = malloc(n * sizeof *a->result), .open = malloc(n), .same = malloc(n), .window = malloc(n * sizeof *a->window),
+		.piece = malloc(n * sizeof *a->piece), .got = malloc(n * sizeof *a->got), .of = malloc(n * sizeof *a->of)};
+	if (a->m && a->result && a->open && a->same && a->window && a->piece && a->got && a->of)
 		return 0;
 	many_free(a);
 	return CU_FILE_NOMEM_ERROR;
@@ -36,7 +37,7 @@ int many_new(struct many *a, size_t n)
 
 static ssize_t failed(ssize_t n) { return n != -1 ? n : lanefs_ended(errno) ? -ENOTCONN : -errno; }
 
-static void done(struct many *a, size_t i, ssize_t result)
+void many_done(struct many *a, size_t i, ssize_t result)
 {
 	a->result[i] = result;
 	a->open[i] = 0;
@@ -53,11 +54,11 @@ static void begin(struct many *a)
 		a->open[i] = 1;
 		ssize_t n = failed(move_check(m, &end));
 		if (n || !m->n)
-			done(a, i, n);
-		else if (m->read && m->n > SMALL && (n = map_move(m)) != ELSEWHERE)
-			done(a, i, failed(n));
+			many_done(a, i, n);
 	}
 	memory_asked(0);
+	if (a->m[0]->read)
+		map_many(a);
 }
 
 static int alike(const struct target *a, const struct target *b) { return a->gpu == b->gpu && a->kernels == b->kernels && a->device == b->device; }
@@ -70,7 +71,7 @@ static void alone(struct many *a, size_t k)
 	for (size_t j = 0; j < k; j++) {
 		struct move *m = a->m[a->of[j]];
 		ssize_t n = lane_move(m);
-		done(a, a->of[j], failed(n >= 0 && move_sync(m) ? -1 : n));
+		many_done(a, a->of[j], failed(n >= 0 && move_sync(m) ? -1 : n));
 	}
 }
 
@@ -129,7 +130,7 @@ static void by_cache(struct many *a, size_t k)
 	for (size_t j = 0; j < k; j++) {
 		struct move *m = a->m[a->of[j]];
 		m->road = ROAD_CACHE;
-		done(a, a->of[j], failed(move_failed(m, plain_move(m))));
+		many_done(a, a->of[j], failed(move_failed(m, plain_move(m))));
 	}
 	counted(k);
 }
@@ -156,7 +157,7 @@ static void together(struct many *a)
 		struct move *m = a->m[a->of[j]];
 		m->road = cache ? ROAD_CACHE : ROAD_STAGE;
 		whole &= a->got[j] == (int64_t)m->n;
-		done(a, a->of[j], all ? all : a->got[j] < 0 ? piece_failed(a->got[j]) : (ssize_t)a->got[j]);
+		many_done(a, a->of[j], all ? all : a->got[j] < 0 ? piece_failed(a->got[j]) : (ssize_t)a->got[j]);
 	}
 	chose(&c, whole && !all);
 	counted(k);

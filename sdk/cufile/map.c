@@ -7,6 +7,8 @@
  *  2. Else note what the stage's way costs.                    pay
  *  3. Enough? Then map it for the next time.                   begin
  *
+ * Copies of reads that go together are begun one after another, and waited for once.                      map_many, waited
+ *
  * A window that the file has outlived is unmapped; such a file must pay more for the next one. What a process has mapped is a quarter of the
  * pool at most. LANEFS_CUFILE_MAP=0 switches this road off.
  */
@@ -240,6 +242,15 @@ static void pin(struct file *f, struct window *w, struct gpu *g)
 	pthread_mutex_unlock(&f->lock);
 }
 
+/* How part of a window is copied to a move's memory, which is a GPU's. */
+static enum copy_kind kind(struct file *f, struct window *w, const struct move *m)
+{
+	struct gpu *g = m->target.gpu;
+	if (!w->gpu)
+		pin(f, w, g);
+	return !m->target.device ? COPY_ANY : w->gpu ? IN_DEVICE : w->pinned == g ? TO_DEVICE : COPY_ANY;
+}
+
 /* A copy of part of a window. Other than 0: it failed, or the daemon has gone. */
 static int copy(struct file *f, struct window *w, struct move *m, char *to, uint64_t from, size_t n)
 {
@@ -251,13 +262,11 @@ static int copy(struct file *f, struct window *w, struct move *m, char *to, uint
 			return -1; /* as the stage will say */
 		return mount_gone(f->mount);
 	}
-	if (!w->gpu)
-		pin(f, w, g);
 	struct idle_stream *s = take_stream(g);
 	if (!s)
 		return -1;
 	struct copying c;
-	int rc = copy_begin(&c, g, s->stream, !m->target.device ? COPY_ANY : w->gpu ? IN_DEVICE : w->pinned == g ? TO_DEVICE : COPY_ANY, to, w->at + from, n, NULL), lost = 0;
+	int rc = copy_begin(&c, g, s->stream, kind(f, w, m), to, w->at + from, n, NULL), lost = 0;
 	if (!rc) {
 		lost = mount_gone(f->mount); /* takes longer than all else that the CPU does here, so it is asked while the GPU copies */
 		rc = copy_end(&c);
@@ -266,8 +275,8 @@ static int copy(struct file *f, struct window *w, struct move *m, char *to, uint
 	return rc ? rc : lost;
 }
 
-/* The part of a move that is in one window: the window, with a user, if it can be copied from now. */
-static struct window *ready(struct file *f, struct move *m, uint64_t offset, size_t n)
+/* The part of a move that is in one window: the window, with a user, if it can be copied from now. call: bytes, what the stage's call would cost beside them. */
+static struct window *ready(struct file *f, struct move *m, uint64_t offset, size_t n, size_t call)
 {
 	uint64_t index = offset / WINDOW;
 	int mine = 0;
@@ -282,7 +291,7 @@ static struct window *ready(struct file *f, struct move *m, uint64_t offset, siz
 		mine = drop(f, w);
 		w = NULL;
 	} else if (w && !(w->mapped && offset + n <= index * WINDOW + w->b.size)) {
-		w->paid += n + CALL;
+		w->paid += n + call;
 		if (!w->mapped && !w->busy && w->paid >= (uint64_t)PRICE << w->stale) {
 			w->busy = 1;
 			start = w;
@@ -301,20 +310,17 @@ static struct window *ready(struct file *f, struct move *m, uint64_t offset, siz
 	return w;
 }
 
-ssize_t map_move(struct move *m)
+/* Whether shared memory is a road to a move's memory. A GPU's daemon has the file in its memory, from where the CPU's is as far as from the stage. */
+static int reaches(const struct move *m) { return !off && (m->target.gpu || lanefs_facts(mount_session(m->file->mount))->kind == LANEFS_MEMFD); }
+
+static ssize_t move(struct move *m, size_t call)
 {
 	struct file *f = m->file;
-	if (off || m->n == 0)
-		return ELSEWHERE;
-	/* A GPU's daemon has the file in its memory, from where the CPU's is as far as from the stage. */
-	int host = lanefs_facts(mount_session(f->mount))->kind == LANEFS_MEMFD;
-	if (!m->target.gpu && !host)
-		return ELSEWHERE;
 	size_t done = 0;
 	while (done < m->n) {
 		uint64_t offset = (uint64_t)m->offset + done, in = offset % WINDOW;
 		size_t n = m->n - done < WINDOW - in ? m->n - done : WINDOW - in;
-		struct window *w = ready(f, m, offset, n);
+		struct window *w = ready(f, m, offset, n, call);
 		if (!w)
 			return ELSEWHERE; /* the stage moves it all: a call takes one road */
 		int rc = copy(f, w, m, m->memory + done, in, n);
@@ -325,4 +331,58 @@ ssize_t map_move(struct move *m)
 	}
 	m->road = ROAD_SHARED;
 	return (ssize_t)m->n;
+}
+
+ssize_t map_move(struct move *m) { return m->n && reaches(m) ? move(m, CALL) : ELSEWHERE; }
+
+/* Waits for the copies on a stream, which are of moves from one up to another. What has failed the stage moves, or says why it cannot. */
+static void waited(struct many *a, struct idle_stream *s, size_t from, size_t to)
+{
+	struct file *f = a->m[from]->file;
+	int lost = mount_gone(f->mount), rc = stream_wait(s->gpu, s->stream);
+	give_stream(s);
+	for (size_t i = from; i < to; i++) {
+		if (!a->window[i])
+			continue;
+		release(f, a->window[i]);
+		if (rc || lost)
+			continue;
+		a->m[i]->road = ROAD_SHARED;
+		many_done(a, i, (ssize_t)a->m[i]->n);
+	}
+}
+
+void map_many(struct many *a)
+{
+	struct idle_stream *s = NULL;
+	size_t first = 0;
+	for (size_t i = 0; i < a->n; i++) {
+		struct move *m = a->m[i];
+		struct window *w = a->window[i] = NULL;
+		if (!a->open[i] || m->n <= SMALL_IN_BATCH || !reaches(m))
+			continue;
+		uint64_t in = (uint64_t)m->offset % WINDOW;
+		if (!m->target.gpu || in + m->n > WINDOW) { /* the CPU copies it, or it is in two windows, as few are */
+			ssize_t n = move(m, CALL / a->n);
+			if (n != ELSEWHERE)
+				many_done(a, i, n);
+			continue;
+		}
+		if (s && s->gpu != m->target.gpu) {
+			waited(a, s, first, i);
+			s = NULL;
+		}
+		if (!s) {
+			first = i;
+			s = take_stream(m->target.gpu);
+		}
+		if (s)
+			w = ready(m->file, m, (uint64_t)m->offset, m->n, CALL / a->n);
+		if (w && copy_on(s->gpu, s->stream, kind(m->file, w, m), m->memory, w->at + in, m->n))
+			release(m->file, w);
+		else
+			a->window[i] = w;
+	}
+	if (s)
+		waited(a, s, first, a->n);
 }

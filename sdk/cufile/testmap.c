@@ -1,8 +1,8 @@
 /*
  * Run by a test of cmd/lanefs: testmap FILE LARGE DAEMON, with memory of a GPU of the stand-in for libcuda (lab/cuda), too. FILE has the bytes of test.c's, on a mount
  * with a pool of 48 MiB. LARGE's byte i is i % 251, too; it is 65 MiB long, on a mount with a pool of four times that and more. DAEMON is the process of
- * FILE's mount. What is read from memory that is shared with the daemon: files that change and that are closed while they are read, the end of the room, and
- * of the daemon. Prints "ok".
+ * FILE's mount. What is read from memory that is shared with the daemon, one at a time and together: files that change and that are closed while they are read, the end
+ * of the room, and of the daemon. Prints "ok".
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -183,7 +183,6 @@ static void race(int fd)
 	}
 }
 
-/* A GPU's copies are from memory that is pinned, as long as it is there. */
 static void *context;
 
 static void *on_gpu(size_t n)
@@ -193,6 +192,75 @@ static void *on_gpu(size_t n)
 	return m;
 }
 
+/* ---- Reads that go together ---- */
+
+enum { K = 24, BIG = 17000, APART = 20011 };
+
+/* A batch that reads K pieces, from places that are so far apart, into memory one behind the other. */
+static void batch(CUfileHandle_t h, unsigned char *to, off_t at)
+{
+	CUfileIOParams_t p[K];
+	CUfileIOEvents_t e[K];
+	CUfileBatchHandle_t b;
+	unsigned n = K;
+	memset(to, 'x', (size_t)K * BIG);
+	for (unsigned i = 0; i < K; i++)
+		p[i] = (CUfileIOParams_t){.mode = CUFILE_BATCH, .opcode = CUFILE_READ, .fh = h, .cookie = (void *)(uintptr_t)i,
+			.u.batch = {.devPtr_base = to, .devPtr_offset = (off_t)i * BIG, .file_offset = at + (off_t)i * APART, .size = BIG}};
+	OK(cuFileBatchIOSetUp(&b, K));
+	OK(cuFileBatchIOSubmit(b, K, p, 0));
+	OK(cuFileBatchIOGetStatus(b, K, &n, e, NULL));
+	WANT(n == K);
+	for (unsigned i = 0; i < K; i++)
+		WANT(e[i].status == CUFILE_COMPLETE && e[i].ret == BIG);
+	for (unsigned i = 0; i < K; i++)
+		WANT(right(to + (size_t)i * BIG, (uint64_t)(at + (off_t)i * APART), BIG));
+	cuFileBatchIODestroy(b);
+}
+
+/* How many batches until all of one is from shared memory. */
+static unsigned all_shared(CUfileHandle_t h, unsigned char *to, off_t at)
+{
+	for (unsigned i = 1;; i++) {
+		uint64_t before = shared();
+		batch(h, to, at);
+		if (shared() - before == K * BIG)
+			return i;
+		WANT(i < 10 * USUAL);
+	}
+}
+
+/* A GPU's pieces are waited for once. What fails goes by the stage, as does what has changed. */
+static void together(int fd, int large)
+{
+	unsigned char *gpus = on_gpu((size_t)K * BIG), *cpus = malloc((size_t)K * BIG), b[1];
+	const char *copy[] = {"cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"};
+	CUfileHandle_t h = reg(fd), of_large = reg(large);
+	WANT(all_shared(h, gpus, 11) > 2); /* what a batch by the stage costs is not what as many calls cost */
+	WANT(all_shared(h, cpus, 11) == 1);
+	cuda.calls(NULL);
+	batch(h, gpus, 12);
+	WANT(cuda.calls(copy[0]) == K && cuda.calls(copy[1]) == 1);
+	for (int i = 0; i < 2; i++) {
+		uint64_t before = shared();
+		cuda.fail(copy[i], 1);
+		batch(h, gpus, 13);
+		WANT(shared() - before == (i ? 0 : (K - 1) * BIG));
+		WANT(all_shared(h, gpus, 13) == 1);
+	}
+	WANT(pread(fd, b, 1, 12) == 1 && pwrite(fd, b, 1, 12) == 1); /* the same byte, but the file is not the same for that */
+	uint64_t before = shared();
+	batch(h, gpus, 12);
+	WANT(shared() == before);
+	all_shared(h, gpus, 12);
+	cuFileHandleDeregister(h);
+	all_shared(of_large, gpus, WINDOW - 10 * APART + 5000); /* one of them lies in two windows */
+	cuFileHandleDeregister(of_large);
+	WANT(cuda.free(gpus) == 0);
+	free(cpus);
+}
+
+/* A GPU's copies are from memory that is pinned, as long as it is there. */
 static void pinned(int fd)
 {
 	void *m = on_gpu(N);
@@ -239,6 +307,7 @@ int main(int argc, char **argv)
 	windows(large);
 	race(fd);
 	pinned(fd);
+	together(fd, large);
 	killed(fd, atoi(argv[3]));
 	OK(cuFileDriverClose());
 	puts("ok");
