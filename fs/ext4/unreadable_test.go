@@ -185,3 +185,38 @@ func TestGroupPassedOver(t *testing.T) {
 		})
 	}
 }
+
+// TestPassedOverReadAgain: where no other group has anything, a bitmap that was passed over is asked for again at once.
+func TestPassedOverReadAgain(t *testing.T) {
+	img := disktest.Make(t, "8M")
+	m := disktest.Open(t, img)
+	d := m.Group(0)
+	v, heal, done := failing(t, img, ext4.Options{}, d.InodeBitmap)
+	root, err := v.Root()
+	require.NoError(t, err)
+	create := func() (*ext4.Inode, error) { return root.Create("f", unix.S_IFREG|0o644, 0, 0, 0, 0) }
+	_, err = create()
+	require.ErrorIs(t, err, blockdev.ErrFault)
+	heal()
+	f, err := create()
+	require.NoError(t, err)
+	f.Put()
+	root.Put()
+	done()
+
+	v, heal, done = failing(t, img, ext4.Options{}, d.BlockBitmap)
+	root, err = v.Root()
+	require.NoError(t, err)
+	f, err = root.Lookup("f")
+	require.NoError(t, err)
+	_, err = f.Write(0, []byte("data"))
+	require.ErrorIs(t, err, blockdev.ErrFault)
+	heal()
+	_, err = f.Write(0, []byte("data"))
+	require.NoError(t, err)
+	require.NoError(t, f.Fsync(false))
+	f.Put()
+	root.Put()
+	done()
+	disktest.Fsck(t, img)
+}

@@ -80,7 +80,8 @@ type Allocator struct {
 	nodes      int64        // blocks for nodes of trees only; constant after New
 	discard    atomic.Pointer[func(disk.Block, uint32)]
 	passOver   atomic.Pointer[func(err error, again bool) bool]
-	damage     error // constant after New
+	passed     atomic.Uint64 // bitmaps that were passed over
+	damage     error         // constant after New
 
 	// AsValid is Valid, as a value that need not be made for each use.
 	AsValid func(b disk.Block, n uint32) bool

@@ -39,12 +39,16 @@ func (a *Allocator) Alloc(h *jbd2.Handle, goal disk.Block, want, least uint32, f
 	if n == 0 {
 		return 0, 0, ErrNoSpace
 	}
+	seen := a.passed.Load()
 	start, got, err := a.search(h, goal, n, least)
 	if err == ErrNoSpace && a.dropWindows() {
 		start, got, err = a.search(h, goal, n, least)
 	}
+	if err == ErrNoSpace && a.looksAgain(noBlocks, seen) {
+		start, got, err = a.search(h, goal, n, least)
+	}
 	if err == ErrNoSpace {
-		err = a.passedOver((*group).blocksUnusable, err)
+		err = a.passedOver(noBlocks, err)
 	}
 	a.avail.Add(int64(n) - int64(got))
 	return start, got, err

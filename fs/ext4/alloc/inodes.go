@@ -20,6 +20,19 @@ func (a *Allocator) AllocInode(h *jbd2.Handle, parent uint32, isDir bool) (uint3
 	} else {
 		home = a.findFileGroup(home)
 	}
+	seen := a.passed.Load()
+	ino, err := a.searchInode(h, home, isDir)
+	if err == ErrNoInodes && a.looksAgain(noInodes, seen) {
+		ino, err = a.searchInode(h, home, isDir)
+	}
+	if err == ErrNoInodes {
+		err = a.passedOver(noInodes, err)
+	}
+	return ino, err
+}
+
+// searchInode takes the first free inode of the first group that has one, beginning with home.
+func (a *Allocator) searchInode(h *jbd2.Handle, home uint32, isDir bool) (uint32, error) {
 	count := uint32(len(a.groups))
 	for k := range count {
 		g := &a.groups[(home+k)%count]
@@ -31,7 +44,7 @@ func (a *Allocator) AllocInode(h *jbd2.Handle, parent uint32, isDir bool) (uint3
 			return ino, err
 		}
 	}
-	return 0, a.passedOver((*group).inodesUnusable, ErrNoInodes)
+	return 0, ErrNoInodes
 }
 
 // takeInode takes the first free inode of a group, 0 if there is none.
