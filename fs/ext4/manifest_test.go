@@ -169,6 +169,13 @@ func walk(t testing.TB, m manifest, path string, i *ext4.Inode) {
 // open mounts the volume in an image file, and closes it at the end of the test unless that was done.
 func open(t testing.TB, img string, opt ext4.Options) (v *ext4.FS, done func()) {
 	t.Helper()
+	v, _, done = openOn(t, img, opt)
+	return v, done
+}
+
+// openOn is open, with the device.
+func openOn(t testing.TB, img string, opt ext4.Options) (v *ext4.FS, dev *blockdev.TestDevice, done func()) {
+	t.Helper()
 	dev, err := blockdev.OpenFile(img, 512)
 	require.NoError(t, err)
 	if opt.Log == nil {
@@ -188,5 +195,5 @@ func open(t testing.TB, img string, opt ext4.Options) (v *ext4.FS, done func()) 
 		}
 	}
 	t.Cleanup(done)
-	return v, done
+	return v, dev, done
 }

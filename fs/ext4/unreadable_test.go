@@ -2,7 +2,6 @@ package ext4_test
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -17,11 +16,8 @@ import (
 
 // failing opens an image on a device that can't read the given blocks until heal is called.
 func failing(t *testing.T, img string, opt ext4.Options, blocks ...uint64) (v *ext4.FS, heal, done func()) {
-	dev, err := blockdev.OpenFile(img, 512)
-	require.NoError(t, err)
-	opt.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	v, err = ext4.Open(dev, opt)
-	require.NoError(t, err)
+	t.Helper()
+	v, dev, done := openOn(t, img, opt)
 	var remove []func()
 	for _, b := range blocks {
 		remove = append(remove, dev.Inject(blockdev.Fault{Op: blockdev.OpRead, Off: blockdev.Bytes(b) * blockdev.Bytes(v.BlockSize()), Len: 1}))
@@ -31,10 +27,7 @@ func failing(t *testing.T, img string, opt ext4.Options, blocks ...uint64) (v *e
 			r()
 		}
 	}
-	return v, heal, func() {
-		require.NoError(t, v.Close())
-		require.NoError(t, dev.Close())
-	}
+	return v, heal, done
 }
 
 // TestUnreadableModes reads an inode that the device cannot read, under each errors= option, and under what the superblock asks for. It is

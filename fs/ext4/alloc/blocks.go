@@ -118,7 +118,7 @@ func (a *Allocator) sweep(h *jbd2.Handle, home *group, bit, want, target uint32,
 	count := uint32(len(a.groups))
 	for k := range count {
 		g := &a.groups[(home.n+k)%count]
-		if g.avail.Load() < target || g.longest.Load() < target || g.blocksUnusable() != nil {
+		if g.avail.Load() < target || g.longest.Load() < target || g.noBlocks.Load().now() != nil {
 			continue
 		}
 		if !g.known.Load() && !last && k > 0 {
@@ -140,7 +140,7 @@ func (a *Allocator) sweep(h *jbd2.Handle, home *group, bit, want, target uint32,
 
 // takeAt takes blocks at bit if those wanted are free there, or a good part of them.
 func (a *Allocator) takeAt(h *jbd2.Handle, g *group, bit, want, least uint32) (uint32, uint32, error) {
-	if g.avail.Load() < least || g.blocksUnusable() != nil {
+	if g.avail.Load() < least || g.noBlocks.Load().now() != nil {
 		return 0, 0, nil
 	}
 	g.mu.Lock()

@@ -36,7 +36,7 @@ func (a *Allocator) searchInode(h *jbd2.Handle, home uint32, isDir bool) (uint32
 	count := uint32(len(a.groups))
 	for k := range count {
 		g := &a.groups[(home+k)%count]
-		if g.freeInodes.Load() == 0 || g.inodesUnusable() != nil {
+		if g.freeInodes.Load() == 0 || g.noInodes.Load().now() != nil {
 			continue
 		}
 		ino, err := a.takeInode(h, g, isDir)

@@ -24,10 +24,7 @@ type unusable struct {
 // PassOver the search ends with the error.
 func (a *Allocator) PassOver(f func(err error, again bool) bool) { a.passOver.Store(&f) }
 
-// blocksUnusable and inodesUnusable say why a bitmap is not asked for at present; nil: it may be.
-func (g *group) blocksUnusable() error { return g.noBlocks.Load().now() }
-func (g *group) inodesUnusable() error { return g.noInodes.Load().now() }
-
+// now says why a bitmap is not asked for at present; nil: it may be.
 func (u *unusable) now() error {
 	if u == nil || time.Now().After(u.until) {
 		return nil

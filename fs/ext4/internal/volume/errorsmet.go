@@ -2,7 +2,6 @@ package volume
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -44,7 +43,7 @@ func (v *FS) count(err error, mark bool) bool {
 	if errors.As(err, &inode) {
 		m.ino = inode.ino
 	} else if errors.As(err, &damage) {
-		_, _ = fmt.Sscanf(damage.What, "inode %d", &m.ino)
+		m.ino = inodeNamed(damage.What)
 	}
 	e := &v.met
 	e.mu.Lock()

@@ -175,5 +175,13 @@ type inodeError struct {
 func (e *inodeError) Error() string { return fmt.Sprintf("%s: %v", InodeName(e.ino), e.err) }
 func (e *inodeError) Unwrap() error { return e.err }
 
+const inodeName = "inode %d"
+
 // InodeName is what errors call an inode.
-func InodeName(ino uint32) string { return fmt.Sprintf("inode %d", ino) }
+func InodeName(ino uint32) string { return fmt.Sprintf(inodeName, ino) }
+
+// inodeNamed is the inode that an error calls so; 0: it is not what the error is about.
+func inodeNamed(name string) (ino uint32) {
+	_, _ = fmt.Sscanf(name, inodeName, &ino)
+	return ino
+}
