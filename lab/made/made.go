@@ -181,21 +181,7 @@ func Compile(out string, also []string, cc string, args ...string) error {
 		}
 		words = append(words, "in "+dir)
 	}
-	key, err := Key([]string{cc}, words...)
-	if err != nil {
-		return err
-	}
-	dir, err := In(key, func(dir string) error {
-		said, err := exec.Command(cc, append([]string{"-o", filepath.Join(dir, "out")}, args...)...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%s %q: %w: %s", cc, args, err, said)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return Copy(filepath.Join(dir, "out"), out)
+	return compiled(out, words, nil, cc, args)
 }
 
 // Of runs a compiler in a folder with the files of sources, embedded in a program, or has what it has made of the same before: out is the library or the program that it makes of args.
@@ -212,18 +198,25 @@ func Of(sources fs.FS, out, cc string, args ...string) error {
 	if err != nil {
 		return err
 	}
+	return compiled(out, words, sources, cc, args)
+}
+
+// compiled has a compiler make out, or what it has made of the same words before: in a folder with the files of sources, or where the program is if that is nil.
+func compiled(out string, words []string, sources fs.FS, cc string, args []string) error {
 	key, err := Key([]string{cc}, words...)
 	if err != nil {
 		return err
 	}
 	dir, err := In(key, func(dir string) error {
-		if err := os.CopyFS(dir, sources); err != nil {
-			return err
+		c := exec.Command(cc, append([]string{"-o", filepath.Join(dir, "out")}, args...)...)
+		if sources != nil {
+			if err := os.CopyFS(dir, sources); err != nil {
+				return err
+			}
+			c.Dir = dir
 		}
-		c := exec.Command(cc, append([]string{"-o", "out"}, args...)...)
-		c.Dir = dir
 		if said, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", cc, err, said)
+			return fmt.Errorf("%s %q: %w: %s", cc, args, err, said)
 		}
 		return nil
 	})
