@@ -61,7 +61,8 @@ func build(t *testing.T) string {
 	return bin
 }
 
-func newBench(t *testing.T, bin, options string) *bench {
+// newBench mounts the medium, with an image; mkfs are more options of mkfs.ext4.
+func newBench(t *testing.T, bin, options string, mkfs ...string) *bench {
 	t.Helper()
 	dir, err := os.MkdirTemp(drive.Memory(), "lanefs-media-")
 	require.NoError(t, err)
@@ -72,7 +73,7 @@ func newBench(t *testing.T, bin, options string) *bench {
 	}
 	require.NoError(t, os.WriteFile(b.backing, nil, 0o600))
 	require.NoError(t, os.Truncate(b.backing, imageSize))
-	b.tool(0, "mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=4", b.backing)
+	b.tool(0, "mkfs.ext4", append([]string{"-q", "-F", "-b", "4096", "-J", "size=4", b.backing}, mkfs...)...)
 	b.medium, err = faultfs.Mount(filepath.Join(dir, "medium"), filepath.Dir(b.backing))
 	if err != nil {
 		t.Skipf("needs a mount of FUSE: %v", err)
@@ -106,21 +107,28 @@ func (b *bench) log() string {
 	return string(text)
 }
 
-// serve mounts image at mnt in the foreground: the daemon dies with this process, or with the test.
+// daemon begins a mount in the foreground: the daemon dies with this process, or with the test.
+func (b *bench) daemon(args ...string) *drive.Daemon {
+	b.t.Helper()
+	b.logs++
+	d, err := drive.Serve(b.bin, b.dir, b.logPath(), args...)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() {
+		b.medium.Clear()
+		d.Kill()
+	})
+	return d
+}
+
+// serve mounts image at mnt.
 func (b *bench) serve(image, options string) {
 	t := b.t
 	t.Helper()
-	b.logs++
-	d, err := drive.Serve(b.bin, b.dir, b.logPath(), "-o", options, image, b.mnt)
-	require.NoError(t, err)
+	d := b.daemon("-o", options, image, b.mnt)
 	b.kill = func() {
 		d.Kill()
 		fs.Detach(b.mnt)
 	}
-	t.Cleanup(func() {
-		b.medium.Clear()
-		d.Kill()
-	})
 	b.await("the mount", func() bool {
 		m, err := fs.MountedAt(b.mnt)
 		var st unix.Statfs_t

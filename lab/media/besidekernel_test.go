@@ -21,7 +21,6 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/loopmount"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest/sparse"
 	"github.com/lanefs/lanefs/lab/faultfs"
-	"github.com/lanefs/lanefs/lab/internal/drive"
 	"github.com/lanefs/lanefs/lab/internal/image"
 )
 
@@ -44,12 +43,8 @@ func newBeside(t *testing.T) *beside {
 	if why := image.KernelMissing(); why != "" {
 		t.Skipf("SKIPPED: the kernel's ext4: %s", why)
 	}
-	b := &beside{bench: newBench(t, build(t), ""), kernel: true}
+	b := &beside{bench: newBench(t, build(t), "", "-g", "8192", "-O", "metadata_csum_seed,orphan_file", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"), kernel: true}
 	b.base, b.dirty = filepath.Join(b.dir, "base"), filepath.Join(b.dir, "dirty")
-	require.NoError(t, os.Truncate(b.backing, 0))
-	require.NoError(t, os.Truncate(b.backing, imageSize))
-	b.tool(0, "mkfs.ext4", "-q", "-F", "-b", fmt.Sprint(besideBlock), "-g", "8192", "-J", "size=4", "-O", "metadata_csum_seed,orphan_file",
-		"-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", b.backing)
 	require.NoError(t, b.begin(""))
 	populate(t, b.mnt)
 	require.NoError(t, b.end())
@@ -121,19 +116,13 @@ func (b *beside) begin(options string) error {
 	return unix.Mount(loop.Name(), b.mnt, "ext4", unix.MS_NOATIME, strings.Replace(options, "writeback_cache", "", 1))
 }
 
-// beginLane mounts with the binary, in the foreground: the daemon dies with the test.
+// beginLane mounts with the binary.
 func (b *beside) beginLane(under, options string) error {
-	b.logs++
 	args := []string{under, b.mnt}
 	if options != "" {
 		args = append([]string{"-o", options}, args...)
 	}
-	d, err := drive.Serve(b.bin, b.dir, b.logPath(), args...)
-	require.NoError(b.t, err)
-	b.t.Cleanup(func() {
-		b.medium.Clear()
-		d.Kill()
-	})
+	d := b.daemon(args...)
 	ended := false
 	b.await("the mount", func() bool {
 		select {
@@ -231,18 +220,13 @@ func (b *beside) prepare(f *trouble) (failed func()) {
 		at = f.where(b)
 	}
 	if f.damage {
-		file, err := os.OpenFile(b.backing, os.O_RDWR, 0)
-		require.NoError(b.t, err)
-		defer file.Close()
+		m := disktest.Open(b.t, b.backing)
 		for _, n := range at {
-			one := make([]byte, besideBlock)
-			_, err := file.ReadAt(one, n*besideBlock)
-			require.NoError(b.t, err)
+			one := m.Block(uint64(n))
 			for i := 16; i < len(one); i += 128 {
 				one[i] ^= 0xff
 			}
-			_, err = file.WriteAt(one, n*besideBlock)
-			require.NoError(b.t, err)
+			m.SetBlock(uint64(n), one)
 		}
 		return func() {}
 	}
@@ -300,7 +284,7 @@ func (b *beside) play(f *trouble) (all []outcome) {
 	}
 	b.medium.Clear()
 	b.gone()
-	sb := b.superblock()
+	sb := disktest.Open(b.t, b.backing).Superblock
 	marked := sb.State&disk.StateError != 0
 	say("marked", yes(marked))
 	say("counted", yes(sb.ErrorCount > 0))
@@ -324,18 +308,6 @@ func yes(is bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-func (b *beside) superblock() *disk.Superblock {
-	f, err := os.Open(b.backing)
-	require.NoError(b.t, err)
-	defer f.Close()
-	raw := make([]byte, disk.SuperblockSize)
-	_, err = f.ReadAt(raw, disk.SuperblockOffset)
-	require.NoError(b.t, err)
-	sb, err := disk.DecodeSuperblock(raw)
-	require.NoError(b.t, err)
-	return sb
 }
 
 // word is an error's errno by name, "ok" without one.
