@@ -6,6 +6,8 @@ import inspect
 import os
 import subprocess
 import sys
+import threading
+import time
 import types
 import unittest
 import warnings
@@ -689,6 +691,68 @@ class Slots(Case):
             _slots.kept.drop()
             with mock.patch.object(_slots, "Buffer", side_effect=OSError(12, "no memory")):  # then a stage does it
                 self.assertTrue(torch.equal(lt.load_file(path("slots.safetensors"))["t49"], want["t49"]))
+
+
+class Ahead(Case):
+    """What a group's load does where the daemon has no memory on the device."""
+
+    def test_reads(self):
+        from lanefs.torch import _ahead
+        data = os.urandom(40 * 4096)
+        with open(path("ahead"), "wb") as f:
+            f.write(data)
+        with lanefs.open(path("ahead")) as f:
+            ahead = _ahead.Ahead.of(f, torch.device("cpu"), 4096, 40)
+            self.assertEqual(ahead.ahead, _ahead.AHEAD)
+            for i in range(ahead.ahead):
+                ahead.begin(i, i * 4096, 4096)
+            for i in range(40):
+                ahead.finish(i)
+                self.assertEqual(bytes(ahead.tensor(i).numpy()), data[i * 4096:(i + 1) * 4096])
+                if i + ahead.ahead < 40:
+                    ahead.begin(i + ahead.ahead, (i + ahead.ahead) * 4096, 4096)
+            ahead.begin(40, len(data) - 100, 4096)
+            self.assertRaises(EOFError, ahead.finish, 40)
+            ahead.begin(41, 0, 100)  # after an error
+            ahead.finish(41)
+            self.assertEqual(bytes(ahead.tensor(41)[:100].numpy()), data[:100])
+            ahead.finish(42)  # which was not begun
+            ahead.close()
+            empty = torch.empty
+
+            def little(n, **kind):
+                if n > 2 * 4096:
+                    raise torch.cuda.OutOfMemoryError("no memory")
+                return empty(n, **kind)
+            with mock.patch.object(torch, "empty", little):
+                ahead = _ahead.Ahead.of(f, torch.device("cpu"), 4096, 40)
+            self.assertEqual(ahead.ahead, 1)
+            ahead.close()
+
+    def test_close(self):
+        """Closing waits for the read that is under way, and begins none of those after it."""
+        from lanefs.torch import _ahead
+        begun, go, read = threading.Event(), threading.Event(), []
+
+        def slow(file, ranges):
+            begun.set()
+            self.assertTrue(go.wait(60))
+            read.extend(offset for _, offset in ranges)
+        with mock.patch.object(_ahead._pieces, "read", slow), mock.patch.object(_ahead, "_THREADS", 1):
+            ahead = _ahead.Ahead(None, torch.device("cpu"), 4096, 8, 8)
+            ahead.begin(0, 0, 4096)
+            self.assertTrue(begun.wait(60))
+            for i in range(1, 8):
+                ahead.begin(i, i * 4096, 4096)
+            closed = threading.Thread(target=ahead.close)
+            closed.start()
+            while not ahead._closed:
+                time.sleep(0.001)
+            go.set()
+            closed.join(60)
+            self.assertFalse(closed.is_alive())
+        self.assertEqual(read, [0])
+        self.assertFalse([t for t in threading.enumerate() if t.name == "lanefs-ahead"])
 
 
 RANK = """

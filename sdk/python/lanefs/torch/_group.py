@@ -2,7 +2,7 @@
 
  1. each rank reads the header, and begins to read its parts; all compare what they saw
  2. for every chunk of the file: each rank reads its part of it, into memory that the daemon
-    has, or by a stage into the chunk's buffer                                                (ranks in parallel)
+    has, or by a stage, some chunks ahead                                                     (ranks in parallel)
  3. the group gathers the parts                                                               (while 2 goes on with the next chunk)
  4. the chunk's bytes are copied to the tensors that they belong to                           (likewise)
  5. all compare what they saw, again
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _file
-from . import _files, _pieces, _slots
+from . import _ahead, _files, _pieces, _slots
 
 CHUNK = 256 << 20  # bytes of the file, at most
 
@@ -87,7 +87,7 @@ class _Job:
         if backend == "nccl" and not self._cuda:
             raise ValueError(f"a group of NCCL's gathers on CUDA devices, not on {device}")
         self.file = f = _file.File(filename, "r", fallback)
-        self._slots = None
+        self._reads = None
         try:
             self.was = _pieces.state(f)
             self._base, entries, _ = _files.header(f)
@@ -107,9 +107,9 @@ class _Job:
                 self._stream.wait_stream(self._out)
             self._error = None  # the first of this rank's reads
             self._starts = range(0, self._size, self._step)
-            self._slots = _slots.Slots.of(f, device, self._part, len(self._starts))
-            self._ahead = _slots.AHEAD if self._slots is None else self._slots.ahead
-            for i in range(min(self._ahead, len(self._starts))):
+            where = f, device, self._part, len(self._starts)
+            self._reads = _slots.Slots.of(*where) or _ahead.Ahead.of(*where)
+            for i in range(min(self._reads.ahead, len(self._starts))):
                 self._try(self._begin, i)
         except BaseException:
             self.close()
@@ -123,18 +123,18 @@ class _Job:
             with torch.cuda.stream(self._stream) if self._cuda else contextlib.nullcontext():
                 if chunk.free is not None:
                     self._stream.wait_event(chunk.free)
-                mine = chunk.parts[self._rank] if self._slots is None else self._slots.tensor(i)
-                self._try(self._finish, i, mine)
+                self._try(self._reads.finish, i)  # after an error, too: the daemon is not to write to memory that is used again
+                mine = self._reads.tensor(i)
                 if self._flat:
                     work = dist.all_gather_into_tensor(chunk.bytes, mine, group=self._group, async_op=True)
                 else:
                     work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
             if pending is not None:
                 self._take(*pending)
-                if self._slots is not None and self._cuda and i + self._ahead < len(starts):
+                if self._cuda and i + self._reads.ahead < len(starts):
                     pending[1].free.synchronize()  # the part before this one has left its slot
-            if i + self._ahead < len(starts):
-                self._try(self._begin, i + self._ahead)
+            if i + self._reads.ahead < len(starts):
+                self._try(self._begin, i + self._reads.ahead)
             pending = work, chunk, at
         if pending is not None:
             self._take(*pending)
@@ -149,11 +149,11 @@ class _Job:
         return None if now == self.was else OSError(f"{self.file.path!r} was changed while it was loaded")
 
     def close(self):
-        if self._slots is not None:
+        if self._reads is not None:
             if self._cuda:  # what gathers from the slots
                 self._stream.synchronize()
                 self._out.synchronize()
-            self._slots.close()
+            self._reads.close()
         self.file.close()
 
     def _try(self, step, *args):
@@ -169,15 +169,8 @@ class _Job:
 
     def _begin(self, i):
         begin, n = self._mine(i)
-        if self._slots is not None and n and self._error is None:
-            self._slots.begin(i, self._base + begin, n)
-
-    def _finish(self, i, mine):
-        begin, n = self._mine(i)
-        if self._slots is not None:
-            self._slots.finish(i)  # after an error, too: the daemon is not to write to memory that is used again
-        elif n and self._error is None:
-            _pieces.read(self.file, [(mine[:n], self._base + begin)])
+        if n and self._error is None:
+            self._reads.begin(i, self._base + begin, n)
 
     def _take(self, work, chunk, at):
         work.wait()  # on CUDA the stream waits
