@@ -109,10 +109,11 @@ func TestDirectoryOfOneBlock(t *testing.T) {
 	for _, size := range []string{"1024", "4096"} {
 		t.Run(size, func(t *testing.T) {
 			img := disktest.Make(t, "12M", "-b", size, "-O", "^extent,^64bit,^metadata_csum,^dir_index,^flex_bg,large_dir")
+			ino := disktest.FirstFile(t, img)
 			disktest.Debugfs(t, img, "mkdir /d", "mkdir /other")
 			m := disktest.Open(t, img)
-			_, slot := m.Inode(12)
-			d, err := m.DecodeInode(12, slot)
+			_, slot := m.Inode(ino)
+			d, err := m.DecodeInode(ino, slot)
 			require.NoError(t, err)
 			bs := uint64(m.BlockSize())
 			leaf := make([]byte, bs)
@@ -136,7 +137,7 @@ func TestDirectoryOfOneBlock(t *testing.T) {
 				blocks += under
 			}
 			d.Size = blocks * bs
-			m.SetInode(12, &d, slot)
+			m.SetInode(ino, &d, slot)
 
 			v, done := open(t, img, ext4.Options{})
 			root, err := v.Root()

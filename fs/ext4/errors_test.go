@@ -18,11 +18,10 @@ import (
 )
 
 // damagedInode makes an image with a file "good" and a file "bad" whose inode fails its checksum.
-func damagedInode(t *testing.T) string {
-	img := disktest.Make(t, "16M")
+func damagedInode(t *testing.T) (img string, ino uint32) {
+	img = disktest.Make(t, "16M")
 	disktest.Debugfs(t, img, "write /dev/null good", "write /dev/null bad")
 	out := disktest.Debugfs(t, img, "stat bad")
-	var ino uint32
 	_, err := fmt.Sscanf(out[strings.Index(out, "Inode:"):], "Inode: %d", &ino)
 	require.NoError(t, err, out)
 	m := disktest.Open(t, img)
@@ -31,7 +30,7 @@ func damagedInode(t *testing.T) string {
 	b := m.Block(block)
 	b[off+0x10] ^= 0xff
 	m.SetBlock(block, b)
-	return img
+	return img, ino
 }
 
 // requireMarked wants e2fsprogs to see that the volume has met an error.
@@ -75,7 +74,7 @@ func TestErrorModes(t *testing.T) {
 		{ext4.ErrorsPanic, disk.ErrorsRO, false, true, "read-only now"},
 	} {
 		t.Run(fmt.Sprintf("%d on %d", c.mode, c.s_errors), func(t *testing.T) {
-			img := damagedInode(t)
+			img, ino := damagedInode(t)
 			patchSuper(t, img, func(sb *disk.Superblock) { sb.Errors = c.s_errors })
 			var mu sync.Mutex
 			var said []string
@@ -110,8 +109,8 @@ func TestErrorModes(t *testing.T) {
 			}
 			out := requireCounted(t, img, n)
 			require.Regexp(t, `Filesystem state: .*with errors`, out)
-			require.Regexp(t, `First error inode #: +13\n`, out)
-			require.Regexp(t, `Last error inode #: +13\n`, out)
+			require.Regexp(t, fmt.Sprintf(`First error inode #: +%d\n`, ino), out)
+			require.Regexp(t, fmt.Sprintf(`Last error inode #: +%d\n`, ino), out)
 		})
 	}
 }
@@ -142,7 +141,7 @@ func TestAbortIsMarked(t *testing.T) {
 	require.True(t, v.ReadOnly(), "until e2fsck has looked")
 	done()
 	out, err := exec.Command("e2fsck", "-p", img).CombinedOutput()
-	require.Contains(t, string(out), "contains a file system with errors, check forced", "%v", err)
+	require.NotContains(t, string(out), "clean, ", "%v: e2fsck checks it all; 1.47.2 does not say why where there is an orphan file", err)
 	disktest.Fsck(t, img)
 	v, done = open(t, img, ext4.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.False(t, v.ReadOnly())

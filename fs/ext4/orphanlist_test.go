@@ -19,7 +19,7 @@ func TestBadOrphans(t *testing.T) {
 	disktest.Tool(t, "debugfs", "e2fsck")
 	content := filepath.Join(t.TempDir(), "content")
 	require.NoError(t, os.WriteFile(content, []byte("whole"), 0o644))
-	const file = 12 // the first that is made
+	file := int(disktest.FirstFile(t, disktest.Make(t, "16M")))
 	for _, bad := range []int{99_999_999, 2, 8, file, file + 1} {
 		for _, behind := range []bool{false, true} {
 			if bad == file && !behind {

@@ -47,13 +47,14 @@ func TestUnreadableModes(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d on %d", c.mode, c.s_errors), func(t *testing.T) {
 			img := disktest.Make(t, "16M")
+			first := disktest.FirstFile(t, img)
 			var write []string
-			for i := range 40 {
-				write = append(write, fmt.Sprintf("write /dev/null f%02d", i))
+			const ino = 51 // the next file's inode is in the same block of the table
+			for i := first; i <= ino; i++ {
+				write = append(write, fmt.Sprintf("write /dev/null f%d", i))
 			}
 			disktest.Debugfs(t, img, write...)
 			patchSuper(t, img, func(sb *disk.Superblock) { sb.Errors = c.s_errors })
-			const ino = 12 + 39
 			m := disktest.Open(t, img)
 			group, table, _ := m.InodeLocation(ino)
 			block := m.Group(group).InodeTable + uint64(table)
@@ -62,7 +63,7 @@ func TestUnreadableModes(t *testing.T) {
 			root, err := v.Root()
 			require.NoError(t, err)
 			for range 2 {
-				_, err = root.Lookup("f39")
+				_, err = root.Lookup("f51")
 				require.ErrorIs(t, err, blockdev.ErrFault)
 				require.NotErrorIs(t, err, ext4.ErrCorrupt)
 			}
@@ -72,7 +73,7 @@ func TestUnreadableModes(t *testing.T) {
 				require.ErrorIs(t, err, ext4.ErrReadOnly)
 			}
 			heal()
-			f, err := root.Lookup("f39")
+			f, err := root.Lookup("f51")
 			require.NoError(t, err)
 			f.Put()
 			f, err = root.Create("later", unix.S_IFREG|0o644, 0, 0, 0, 0)
@@ -103,9 +104,9 @@ func TestUnreadableModes(t *testing.T) {
 // TestUnreadableOwn: what is one file's alone has no consequence for others, whatever errors= says.
 func TestUnreadableOwn(t *testing.T) {
 	img := disktest.Make(t, "16M")
+	ino := disktest.FirstFile(t, img)
 	disktest.Debugfs(t, img, "symlink s "+strings.Repeat("s", 200))
 	m := disktest.Open(t, img)
-	const ino = 12
 	n, _ := m.Inode(ino)
 	v, _, done := failing(t, img, ext4.Options{Errors: ext4.ErrorsReadOnly}, m.Map(ino, &n)[0])
 	root, err := v.Root()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,8 +36,22 @@ func Make(t testing.TB, size string, args ...string) string {
 	img := filepath.Join(memory(t), "ext4.img")
 	args = append([]string{"-q", "-F"}, args...)
 	out, err := exec.Command("mkfs.ext4", append(args, img, size)...).CombinedOutput()
+	if i := slices.Index(args, "-r"); err != nil && i >= 0 && strings.Contains(string(out), "-E revision=0") { // since e2fsprogs 1.47.1
+		args = slices.Replace(args, i, i+2, "-E", "revision="+args[i+1])
+		out, err = exec.Command("mkfs.ext4", append(args, img, size)...).CombinedOutput()
+	}
 	require.NoError(t, err, "mkfs.ext4 %q: %s", args, out)
 	return img
+}
+
+// FirstFile is the number of the inode that the first file made on a fresh volume gets: lost+found has 11, and an orphan file, which newer
+// versions of mkfs.ext4 make unasked, 12.
+func FirstFile(t testing.TB, img string) uint32 {
+	t.Helper()
+	if m := Open(t, img); m.OrphanFileInum != 0 {
+		return m.OrphanFileInum + 1
+	}
+	return 12
 }
 
 // memory is a directory for one test, in memory if there is a file system with room: programs and kernels that flush a volume wait
