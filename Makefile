@@ -186,7 +186,7 @@ deb: kernels ## build/deb: Debian packages of the program, the C library and the
 	GO="$(GO)" cmd/lanefs/dist/deb build/deb
 	lintian --allow-root --fail-on error --suppress-tags initial-upload-closes-no-bugs build/deb/*.deb
 
-deb-test: deb ## the packages in a fresh Debian: installed, used, upgraded under a mount, removed; root, and some minutes the first time
+deb-test: deb ## the packages in a fresh Debian 12: installed, used, upgraded under a mount, removed; root, and some minutes the first time; LANEFS_DEB_SUITE=trixie: Debian 13
 	@lab/deb/test build/deb
 
 boot-test: deb ## a virtual machine with systemd: mounts by fstab, units and lanefs-bind@ at boot, a shutdown within the limit, a second boot
