@@ -22,7 +22,9 @@ func fusermount(args ...string) error {
 	}
 	out, err := exec.Command(bin, args...).CombinedOutput()
 	if err != nil {
-		if text := bytes.TrimSpace(out); len(text) > 0 {
+		if text := bytes.TrimSpace(out); bytes.Contains(text, []byte("open /etc/mtab: No such file")) {
+			return fmt.Errorf("%s (some containers' images lack it; root can make it: ln -s /proc/self/mounts /etc/mtab)", text)
+		} else if len(text) > 0 {
 			return fmt.Errorf("%s", text)
 		}
 		return err
@@ -73,12 +75,13 @@ func captureStderr() (said func() string, err error) {
 		_ = r.SetReadDeadline(time.Now().Add(captureTime))
 		text := <-kept
 		terminal.Close()
+		reason := "" // it is said last, as fusermount3 ends then
 		for line := range strings.Lines(text) {
 			if m := fusermountSays.FindStringSubmatch(line); m != nil {
-				return "fusermount3: " + m[1]
+				reason = "fusermount3: " + m[1]
 			}
 		}
-		return ""
+		return reason
 	}, nil
 }
 

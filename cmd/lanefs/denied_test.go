@@ -242,6 +242,36 @@ func TestNoCapability(t *testing.T) {
 	}
 }
 
+// TestNoMtab: a container's image may lack /etc/mtab, which fusermount3 complains of when it mounts, and without which it does not unmount.
+func TestNoMtab(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: needs root")
+	}
+	if _, err := exec.LookPath("setpriv"); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	p := newUserPlace(t)
+	image, dir, etc := p.image("image", 64), p.mkdir("mnt"), p.mkdir("etc")
+	for _, f := range []string{image, dir, p.path("run")} {
+		require.NoError(t, os.Chown(f, nobody, nobody))
+	}
+	const script = `cp -a /etc/passwd /etc/group /etc/nsswitch.conf "$1"; mount --bind "$1" /etc
+user() { setpriv --reuid "$uid" --regid "$uid" --clear-groups "$@"; }
+bin=$2 image=$3 dir=$4 uid=$5
+! user --no-new-privs -- "$bin" mount --gpu host "$image" "$dir"
+user -- "$bin" mount --gpu host "$image" "$dir"
+! user -- "$bin" umount "$dir"
+umount /etc
+user -- "$bin" umount "$dir"`
+	cmd := exec.Command("unshare", "--mount", "sh", "-e", "-c", script, "sh", etc, p.bin, image, dir, itoa(nobody))
+	cmd.Env, cmd.Dir = p.env, p.dir
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "fusermount3: mount failed: Operation not permitted (no_new_privs")
+	require.Contains(t, string(out), "failed to open /etc/mtab: No such file or directory (some containers' images lack it; root can make it: ln -s /proc/self/mounts /etc/mtab)\n")
+	fsck(t, image)
+}
+
 // TestContainer: with the capabilities of Docker's default and CAP_SYS_ADMIN, and without the system calls that its profile denies, a mount serves, by /dev/fuse.
 func TestContainer(t *testing.T) {
 	p := newPlace(t)

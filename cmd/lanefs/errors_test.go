@@ -55,7 +55,7 @@ func TestErrorsPanic(t *testing.T) {
 	require.Contains(t, strings.Join(r2.Reasons, ""), "errors that were met before")
 	require.True(t, r2.Errors.Marked, "in the journal")
 	out, _ := exec.Command("e2fsck", "-p", img).CombinedOutput() // its status tells what it mended
-	require.Contains(t, string(out), "with errors, check forced")
+	require.NotContains(t, string(out), "clean, ", "e2fsck checks it all; 1.47.2 does not say why where there is an orphan file")
 	fsck(t, img)
 }
 
