@@ -10,8 +10,8 @@ import (
 // threads serve the I/O queues when Options.Threads asks for it: for lanes on a device, which ring doorbells without calling Step. They are
 // in groups, sweepers at most; queue i belongs to group (i-1) modulo the groups. One thread of a group sweeps all its queues, so that their
 // small commands are one batch (batch.go). Before it does something long it leaves that to the next of its group. It polls while there
-// is something to do and a little longer, then sleeps; a caller that waits for a queue calls Step, which wakes it. The admin queue stays with
-// its callers.
+// is something to do and a little longer, then sleeps; a caller that waits for a queue calls Step, which wakes it. Who waits for a command that takes long calls Step again
+// and again: a thread that has found nothing to do when it was awake the last time polls half as long. The admin queue stays with its callers.
 type threads struct {
 	groups  []group
 	batches []*batch // one for each thread
@@ -31,7 +31,7 @@ const sweepers = 4
 
 const (
 	threadSpins = 64                     // polls in a row before it lets others run
-	threadAwake = 500 * time.Microsecond // how long it polls for nothing
+	threadAwake = 500 * time.Microsecond // how long it polls for nothing after it did something
 )
 
 func (c *Controller) startThreads(n int) {
@@ -81,10 +81,10 @@ func (c *Controller) runThread(i int, b *batch) {
 	th := &t.groups[i]
 	th.sweep.Lock()
 	defer th.sweep.Unlock()
-	idle, since := 0, time.Now()
+	idle, since, awake := 0, time.Now(), threadAwake
 	for {
 		if c.sweep(i, b) {
-			idle = 0
+			idle, awake = 0, threadAwake
 			continue
 		}
 		if idle++; idle%threadSpins != 0 {
@@ -98,7 +98,7 @@ func (c *Controller) runThread(i int, b *batch) {
 		if idle == threadSpins {
 			since = time.Now()
 		}
-		if time.Since(since) < threadAwake {
+		if time.Since(since) < awake {
 			runtime.Gosched()
 			continue
 		}
@@ -115,7 +115,7 @@ func (c *Controller) runThread(i int, b *batch) {
 			}
 		}
 		th.asleep.Store(false)
-		idle = 0
+		idle, awake = 0, awake/2
 	}
 }
 
