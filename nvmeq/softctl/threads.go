@@ -10,8 +10,8 @@ import (
 // threads serve the I/O queues when Options.Threads asks for it: for lanes on a device, which ring doorbells without calling Step. They are
 // in groups, sweepers at most; queue i belongs to group (i-1) modulo the groups. One thread of a group sweeps all its queues, so that their
 // small commands are one batch (batch.go). Before it does something long it leaves that to the next of its group. It polls while there
-// is something to do and a little longer, then sleeps; a caller that waits for a queue calls Step, which wakes it. Who waits for a command that takes long calls Step again
-// and again: a thread that has found nothing to do when it was awake the last time polls half as long. The admin queue stays with its callers.
+// is something to do and a little longer, then sleeps; a caller that waits for a queue calls Step, which wakes it. The admin queue stays with
+// its callers.
 type threads struct {
 	groups  []group
 	batches []*batch // one for each thread
@@ -81,13 +81,13 @@ func (c *Controller) runThread(i int, b *batch) {
 	th := &t.groups[i]
 	th.sweep.Lock()
 	defer th.sweep.Unlock()
-	idle, since, awake := 0, time.Now(), threadAwake
+	p := patience{awake: threadAwake}
 	for {
 		if c.sweep(i, b) {
-			idle, awake = 0, threadAwake
+			p.did()
 			continue
 		}
-		if idle++; idle%threadSpins != 0 {
+		if !p.look() {
 			continue
 		}
 		select {
@@ -95,10 +95,7 @@ func (c *Controller) runThread(i int, b *batch) {
 			return
 		default:
 		}
-		if idle == threadSpins {
-			since = time.Now()
-		}
-		if time.Since(since) < awake {
+		if !p.over(time.Now()) {
 			runtime.Gosched()
 			continue
 		}
@@ -115,9 +112,37 @@ func (c *Controller) runThread(i int, b *batch) {
 			}
 		}
 		th.asleep.Store(false)
-		idle, awake = 0, awake/2
+		p.woke()
 	}
 }
+
+// patience is how long a thread polls for nothing before it sleeps. Who waits for a command that takes long wakes it again and again: each time that it was woken
+// for nothing it polls half as long.
+type patience struct {
+	polls int           // for nothing, in a row
+	since time.Time     // when it read the clock first since
+	awake time.Duration // how long it polls from then on
+}
+
+// did says that a poll has found something to do.
+func (p *patience) did() { p.polls, p.awake = 0, threadAwake }
+
+// look counts a poll for nothing, and says whether it is time to look at the clock, and whether to stop.
+func (p *patience) look() bool {
+	p.polls++
+	return p.polls%threadSpins == 0
+}
+
+// over says whether the thread has polled for nothing long enough.
+func (p *patience) over(now time.Time) bool {
+	if p.polls == threadSpins {
+		p.since = now
+	}
+	return now.Sub(p.since) >= p.awake
+}
+
+// woke says that the thread has slept.
+func (p *patience) woke() { p.polls, p.awake = 0, p.awake/2 }
 
 // sweep steps every queue of group i, and settles the batch of them all. It locks further queues while it holds some, without waiting:
 // who has one rings or nudges later. The caller holds the group's sweep, also afterwards, but perhaps not meanwhile.
