@@ -100,8 +100,8 @@ cases: kernels ## every case of the tests of which make test takes a part by the
 		env -u LANEFS_SEED CGO_ENABLED=0 GOFLAGS=-ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=$$rings nice $(GO) test -count=1 -timeout 2h \
 			-run '^Test(CheckVerdicts|Denied|Differential|Finds|Full|GPUFails|GPUFailsUnused|HIPShare|Matrix|RunTwoMounts|TagsOnBlockDevices)$$' ./cmd/lanefs ./lab/diff ./lab/media
 	done
-	env -u LANEFS_SEED CGO_ENABLED=0 nice $(GO) test -count=1 -timeout 2h -run '^Test(BesideKernel|DeepCut|FailsHalfWay|FastCommits|Flow|FullVolume|Images|ISAChecksFail|KernelReads|LargeBlocks|Memory|NoSpace|Odd|Planted|PTXFlow|PTXFlowFails|QueuePair|Race|ReadKernel|Scarce|ThreadSanitizer|Torch)$$' \
-		./fs/ext4 ./kernels ./lab/hostile ./lab/iofault ./lab/media ./sdk/c/ctest ./sdk/cufile/cufiletest ./sdk/python
+	env -u LANEFS_SEED CGO_ENABLED=0 nice $(GO) test -count=1 -timeout 2h -run '^Test(BesideKernel|Campaign|DeepCut|FailsHalfWay|FastCommits|Flow|FullVolume|Images|ISAChecksFail|KernelReads|LargeBlocks|Memory|NoSpace|Odd|Planted|PTXFlow|PTXFlowFails|QueuePair|Race|ReadKernel|Scarce|ThreadSanitizer|Torch)$$' \
+		./fs/ext4 ./kernels ./lab/hostile ./lab/iofault ./lab/media ./lab/powercut ./sdk/c/ctest ./sdk/cufile/cufiletest ./sdk/python
 
 crash-test: deps-run kernels ## 20 minutes of power cuts; CRASH_TIME=1h, CRASH_SEED=7, CRASH_CUTS=100 and the like change that
 	@CGO_ENABLED=0 $(GO) run ./lab/powercut/crash

@@ -27,6 +27,8 @@ import (
 type config struct {
 	Time, Bound time.Duration
 	Attackers   int
+	Rounds      int   // 0: as many as fit into Time
+	Steps       int64 // of attackers, after which a round ends; 0: after roundTime only
 	Seed        int64
 	IOUring     string // of the mount option
 	Lanefs      string
@@ -76,10 +78,10 @@ func run(c config) (err error) {
 	begun := time.Now()
 	for round := 0; ; round++ {
 		left := c.Time - time.Since(begun)
-		if c.Time > 0 && round > 0 && left <= 0 {
+		if c.Rounds > 0 && round == c.Rounds || c.Rounds == 0 && c.Time > 0 && round > 0 && left <= 0 {
 			break
 		}
-		if c.Time == 0 || left > roundTime {
+		if c.Rounds > 0 || c.Time == 0 || left > roundTime {
 			left = roundTime
 		}
 		if err := a.round(round, left); err != nil {
@@ -150,7 +152,8 @@ func (a *arena) round(n int, length time.Duration) error {
 			return err
 		}
 	}
-	for end := time.Now().Add(length); time.Now().Before(end); {
+	enough := a.steps.Load() + a.Steps
+	for end := time.Now().Add(length); time.Now().Before(end) && (a.Steps == 0 || a.steps.Load() < enough); {
 		if err := v.check(); err != nil {
 			return err
 		}

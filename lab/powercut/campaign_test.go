@@ -15,14 +15,21 @@ import (
 // busy is how long a campaign may take that has not come to what it must have tried, on a busy machine.
 const busy = 10 * time.Minute
 
-// TestCampaign is a short campaign: the same seeds every time, then fresh ones. A long one is make crash-test.
+// TestCampaign is a short campaign: each layout with the same seed every time and with a fresh one, of which make test takes one. A long one is make crash-test.
 func TestCampaign(t *testing.T) {
 	disktest.Tool(t, "mkfs.ext4", "dumpe2fs", "e2fsck")
 	why := image.KernelMissing()
 	c := Campaign{Fresh: disktest.FreshSeed(), Time: 25 * time.Second, Cuts: 12, Ops: 150, Full: 0.15, Recuts: 1,
 		Kernel: why == "", Dir: drive.Memory(), Keep: filepath.Join("..", "..", "build", "crash"), Logf: t.Logf}
 	for i := range Layouts {
-		c.Seeds = append(c.Seeds, uint64(i+1))
+		seed := c.Fresh + uint64(i)
+		if disktest.Turn(i, 2) {
+			seed = uint64(i + 1)
+		}
+		c.Seeds = append(c.Seeds, seed)
+	}
+	if c.Runs = len(Layouts); disktest.Turn(0, 2) && disktest.Turn(1, 2) { // which are all
+		c.Runs *= 2
 	}
 	if testing.Short() {
 		c.Time = 5 * time.Second
