@@ -29,7 +29,7 @@ func TestCampaign(t *testing.T) {
 		c.Seeds = append(c.Seeds, seed)
 	}
 	if c.Runs = len(Layouts); disktest.Turn(0, 2) && disktest.Turn(1, 2) { // which are all
-		c.Runs *= 2
+		c.Runs, c.Time = 2*c.Runs, busy
 	}
 	if testing.Short() {
 		c.Time = 5 * time.Second
