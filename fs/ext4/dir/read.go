@@ -16,7 +16,8 @@ import (
 //	k + 2  before the entry with key k: 31 bits of major hash, 24 of minor, 8 to tell apart entries that agree in those
 //
 // Entries that agree in 55 bits of hash are ordered by name and numbered; only their cookies can move, when one of
-// their like comes or goes. In other directories a cookie is a byte offset. All cookies fit in 63 bits, for off_t.
+// their like comes or goes. The cookie behind all of them is the place of the next hash that can be, so that a program may take its low bits for itself, as
+// GlusterFS does, and still reads on: ext4 gives the next entry's hash. In other directories a cookie is a byte offset. All cookies fit in 63 bits, for off_t.
 const (
 	ordinalBits = 8
 	maxOrdinal  = 1<<ordinalBits - 1
@@ -180,8 +181,13 @@ func emitFrom(items []item, key uint64, fn func(Entry, uint64) bool) bool {
 		}
 		return 0
 	})
-	for _, it := range items[i:] {
-		if !fn(it.Entry, it.key+3) {
+	for ; i < len(items); i++ {
+		k := items[i].key
+		next := k + 1
+		if i+1 == len(items) || items[i+1].key|maxOrdinal != k|maxOrdinal {
+			next = (k | maxOrdinal) + 1
+		}
+		if !fn(items[i].Entry, next+2) {
 			return false
 		}
 	}
