@@ -63,10 +63,10 @@ func (m *mark) there() bool { return atomic.LoadUint32(m.word) == m.want }
 // await waits for all that was begun on s, which m marks the end of. It calls running, if that is not nil, with times after which that had certainly not
 // ended, whatever else kept this thread from looking. The driver is asked in between, so a handed stream whose copies are stuck is not waited for.
 func await(s gpu.Stream, m mark, running func(time.Duration)) error {
-	start := time.Now()
+	var waited nap.Wait
 	yield, ask := yieldEvery, askEvery
 	for {
-		since := time.Since(start)
+		since := waited.Look(time.Now(), copyTimeout)
 		for i := 0; m.word != nil && i < markLooks; i++ {
 			if m.there() {
 				return nil

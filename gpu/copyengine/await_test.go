@@ -12,6 +12,27 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 )
 
+// standing is a stream that has ended at the fifth look, and whose process stands still in the second.
+type standing struct {
+	gpu.Stream
+	asked int
+	still time.Duration
+}
+
+func (s *standing) Done() (bool, error) {
+	if s.asked++; s.asked == 2 {
+		time.Sleep(s.still)
+	}
+	return s.asked == 5, nil
+}
+
+// TestAwaitStopped: a copy is not given up that had no time to go on, since the process stood still.
+func TestAwaitStopped(t *testing.T) {
+	defer func(d time.Duration) { copyTimeout = d }(copyTimeout)
+	copyTimeout = 200 * time.Millisecond
+	require.NoError(t, await(&standing{still: 2 * copyTimeout}, mark{}, nil))
+}
+
 // marked is a stream whose driver says nothing good, and whose marks are stored by the test.
 type marked struct {
 	gpu.Stream

@@ -1,4 +1,4 @@
-// Package nap is short sleeps for loops that poll. On a machine with little to do time.Sleep takes a millisecond for whatever is less,
+// Package nap is for loops that poll: short sleeps, and how long they have waited. On a machine with little to do time.Sleep takes a millisecond for whatever is less,
 // since Go's scheduler waits in epoll_wait, which counts in milliseconds.
 package nap
 

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -130,7 +131,7 @@ func (q *adminQueue) exec(s nvme.SQE, timeout time.Duration) (nvme.CQE, error) {
 		return nvme.CQE{}, q.broken
 	}
 	var w poll.Waiter
-	var waited poll.Wait
+	var waited nap.Wait
 	for {
 		if q.c.Step(0) {
 			w.Progress()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -67,7 +68,7 @@ func (c *Controller) waitReady(want bool) error {
 // waitStatus waits until CSTS is as asked for, for limit at most, whose source is said with it. verb is what the controller does until then, which a fatal error of it ends if fatal.
 func (c *Controller) waitStatus(verb string, limit time.Duration, source string, fatal bool, is func(nvme.CSTS) bool) error {
 	var w poll.Waiter
-	var waited poll.Wait
+	var waited nap.Wait
 	for {
 		csts := c.CSTS()
 		switch {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/calls"
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
@@ -129,7 +130,7 @@ func (c *Controller) failOver(queues []Queues, why RuntimeError) error {
 // haveEnded says whether no kernel runs on any lane, or ever will: all launches have ended, or the device is lost.
 func haveEnded(queues []Queues) bool {
 	var w poll.Waiter
-	for waited := (poll.Wait{}); ; w.Idle() {
+	for waited := (nap.Wait{}); ; w.Idle() {
 		all := true
 		for _, q := range queues {
 			all = q.Ended() && all

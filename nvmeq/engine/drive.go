@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
-	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -98,7 +98,7 @@ func (l *lane) poll() bool {
 	}
 	if l.drain() > 0 {
 		progress = true
-		l.unanswered = poll.Wait{}
+		l.unanswered = nap.Wait{}
 	}
 	if len(l.lost) > 0 {
 		l.handleLost()

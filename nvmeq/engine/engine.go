@@ -10,6 +10,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/calls"
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
@@ -156,8 +157,8 @@ func (e *Engine) Close() error {
 			defer func() { e.closeErr = errors.Join(e.closeErr, p.Close()) }()
 		}
 		var w poll.Waiter
-		for deadline := time.Now().Add(closeTimeout); e.inUse(); w.Idle() {
-			if time.Now().After(deadline) {
+		for waited := (nap.Wait{}); e.inUse(); w.Idle() {
+			if waited.Over(closeTimeout) {
 				e.closeErr = fmt.Errorf("nvme: engine: commands still under way after %v; its memory is left allocated", closeTimeout)
 				return
 			}

@@ -6,8 +6,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/nvmeq/controller"
-	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // HoldLane takes a lane out of the resident launch, as asking for its counters does, until the function it returns is called.
@@ -18,7 +18,7 @@ func (e *Engine) HoldLane(lane int) (giveBack func(), err error) {
 // HoldLaneWithin is HoldLane with a limit of its own.
 func (e *Engine) HoldLaneWithin(lane int, limit time.Duration) (giveBack func(), err error) {
 	d, l := e.drv.(*residentDriver), e.lanes[lane]
-	if err := d.take(l, new(poll.Wait), limit); err != nil {
+	if err := d.take(l, new(nap.Wait), limit); err != nil {
 		return nil, err
 	}
 	return func() { d.giveBack(l) }, nil
@@ -85,6 +85,6 @@ func (e *Engine) HangsAt(lane int, looks ...time.Duration) (byResults, byHeartbe
 			byHeartbeat = at
 		}
 	}
-	l.broken, l.unanswered, l.silence = nil, poll.Wait{}, poll.Wait{}
+	l.broken, l.unanswered, l.silence = nil, nap.Wait{}, nap.Wait{}
 	return byResults, byHeartbeat
 }

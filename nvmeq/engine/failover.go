@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/kernels"
-	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -106,7 +106,7 @@ func (l *lane) reclaim() {
 		s.cmd().page = -1
 	}
 	l.freeAll()
-	l.lateBase, l.kicks, l.unanswered = 0, 0, poll.Wait{}
+	l.lateBase, l.kicks, l.unanswered = 0, 0, nap.Wait{}
 }
 
 // refuseWrites ends the commands that refuses does not allow, among those that wait to be sent or to be sent again.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
@@ -76,7 +77,7 @@ func (l *lane) why() string {
 func (l *lane) abortLost() (bool, error) {
 	aborted := 0
 	var w poll.Waiter
-	var waited poll.Wait
+	var waited nap.Wait
 	stale := true // the counters may be older than the results
 	for {
 		for ; aborted < len(l.lost); aborted++ {

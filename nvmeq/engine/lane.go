@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/controller"
-	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 	"github.com/lanefs/lanefs/nvmeq/nvme"
 )
 
@@ -62,10 +62,10 @@ type lane struct {
 	mine       bool       // it is held out of the resident launch for who drives it
 	launch     uint64     // the resident launch in which the lane was last looked at
 	heartbeat  uint64     // of a resident kernel: what it last was
-	silence    poll.Wait  // for another one
+	silence    nap.Wait   // for another one
 	checkedAt  time.Time
 	idle       uint        // polls without progress, in a row
-	unanswered poll.Wait   // for a result, while commands are outstanding
+	unanswered nap.Wait    // for a result, while commands are outstanding
 	broken     error       // the queue pair needs a controller reset
 	hung       atomic.Bool // its kernel does not answer: it is not waited for again
 	lateBase   uint64      // timed out commands whose late completion can no longer come

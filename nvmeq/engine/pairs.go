@@ -1,8 +1,8 @@
 package engine
 
 import (
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/nvmeq/controller"
-	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
 
 // pairs implements controller.Queues: by it an engine, the owner of queue pairs, takes part in resets of its controller, and in the
@@ -54,7 +54,7 @@ func (e pairs) Create() error {
 func (e pairs) Resume(failure error) {
 	for _, l := range e.lanes {
 		l.rebuilds = 1
-		l.unanswered = poll.Wait{}
+		l.unanswered = nap.Wait{}
 		if failure != nil {
 			l.failAll(failure)
 		} else {

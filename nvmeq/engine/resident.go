@@ -10,6 +10,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/bounded"
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/kernels"
 	"github.com/lanefs/lanefs/nvmeq/internal/poll"
 )
@@ -207,13 +208,13 @@ func (d *residentDriver) checkKernel(l *lane) error {
 func (d *residentDriver) silent(l *lane, now time.Time) time.Duration {
 	beat, launch := atomic.LoadUint64(&l.status.Time), d.number.Load()
 	if beat != l.heartbeat || launch != l.launch {
-		l.heartbeat, l.launch, l.silence = beat, launch, poll.Wait{}
+		l.heartbeat, l.launch, l.silence = beat, launch, nap.Wait{}
 	}
 	return l.silence.Look(now, l.e.cfg.HangTimeout)
 }
 
 // take has the kernel keep away from the lane until giveBack, if it does before the wait is over the limit. Whoever else has taken it does not matter.
-func (d *residentDriver) take(l *lane, waited *poll.Wait, limit time.Duration) error {
+func (d *residentDriver) take(l *lane, waited *nap.Wait, limit time.Duration) error {
 	if l.hung.Load() {
 		return errors.New("the lane's kernel has failed")
 	}
@@ -258,7 +259,7 @@ func (d *residentDriver) sync(l *lane) error {
 	if l.mine {
 		return nil
 	}
-	err := d.take(l, new(poll.Wait), launchTimeout)
+	err := d.take(l, new(nap.Wait), launchTimeout)
 	l.mine = err == nil
 	return err
 }
@@ -268,13 +269,13 @@ func (d *residentDriver) release(l *lane) {
 	if l.mine {
 		l.mine = false
 		d.giveBack(l)
-		l.silence = poll.Wait{} // it had none while it was held
+		l.silence = nap.Wait{} // it had none while it was held
 	}
 }
 
 // counted returns when the counters of all lanes are up to date, whoever drives them, or after a limit that is for all together.
 func (d *residentDriver) counted(limit time.Duration) {
-	var waited poll.Wait
+	var waited nap.Wait
 	for _, l := range d.e.lanes {
 		if d.take(l, &waited, limit) == nil {
 			d.giveBack(l)
@@ -294,7 +295,7 @@ func (d *residentDriver) reset(l *lane) error {
 // answered waits until the kernel has answered all work items, which CommandFail makes it do.
 func (d *residentDriver) answered(l *lane) error {
 	var w poll.Waiter
-	for waited := (poll.Wait{}); l.outstanding() > 0; w.Idle() {
+	for waited := (nap.Wait{}); l.outstanding() > 0; w.Idle() {
 		if err := d.kick(l); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
+	"github.com/lanefs/lanefs/gpu/nap"
 	"github.com/lanefs/lanefs/kernels/kerneltest"
 )
 
@@ -329,12 +330,12 @@ func (s *stream) Done() (bool, error) {
 
 // Wait implements gpu.Stream.
 func (s *stream) Wait(timeout time.Duration) error {
-	for start := time.Now(); ; time.Sleep(20 * time.Microsecond) {
+	for waited := (nap.Wait{}); ; time.Sleep(20 * time.Microsecond) {
 		done, err := s.Done()
 		switch {
 		case done || err != nil:
 			return err
-		case time.Since(start) > timeout:
+		case timeout <= 0 || waited.Over(timeout):
 			return fmt.Errorf("detached runtime: work on the stream has not finished after %v: %w", timeout, os.ErrDeadlineExceeded)
 		}
 	}

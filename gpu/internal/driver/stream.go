@@ -208,16 +208,23 @@ func (s *stream) Done() (bool, error) {
 
 // Wait implements gpu.Stream by asking again and again: the driver's own waits have no deadline.
 func (s *stream) Wait(timeout time.Duration) error {
-	start := time.Now()
-	for round := 0; ; round++ {
-		done, err := s.Done()
-		if done || err != nil {
-			return err
+	done, err := wait(s.Done, timeout)
+	if !done && err == nil {
+		err = fmt.Errorf("%s: work on the stream has not finished after %v: %w", s.d.prefix, timeout, os.ErrDeadlineExceeded)
+	}
+	return err
+}
+
+// wait asks whether something is done until it is, or fails, or timeout is spent.
+func wait(isDone func() (bool, error), timeout time.Duration) (done bool, err error) {
+	for waited := (nap.Wait{}); ; {
+		if done, err := isDone(); done || err != nil || timeout <= 0 {
+			return done, err
 		}
-		since := time.Since(start)
+		since := waited.Look(time.Now(), timeout)
 		switch {
 		case since > timeout:
-			return fmt.Errorf("%s: work on the stream has not finished after %v: %w", s.d.prefix, timeout, os.ErrDeadlineExceeded)
+			return false, nil
 		case since < 100*time.Microsecond:
 			runtime.Gosched()
 		case since < 20*time.Millisecond:

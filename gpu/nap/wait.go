@@ -1,4 +1,4 @@
-package poll
+package nap
 
 import "time"
 
@@ -21,5 +21,5 @@ func (w *Wait) Look(now time.Time, limit time.Duration) time.Duration {
 	return w.spent
 }
 
-// Over says whether the wait has lasted longer than a limit now, which is not 0.
+// Over says whether the wait has lasted longer than a limit now, which is more than 0.
 func (w *Wait) Over(limit time.Duration) bool { return w.Look(time.Now(), limit) > limit }
