@@ -2,7 +2,6 @@ package pool
 
 import (
 	"errors"
-	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
 )
@@ -147,7 +146,7 @@ func (p *Pool) release(b *Buffer) {
 	}
 	p.putLocked(b)
 	if p.waiting > 0 {
-		p.arenas[b.chunk.use].back = time.Now()
+		p.arenas[b.chunk.use].backs++
 		p.serveLocked()
 	}
 }

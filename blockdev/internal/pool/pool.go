@@ -71,7 +71,7 @@ type arena struct {
 	free     []*slab           // slabs without any buffer in use
 	large    []*chunk          // unused chunks of one buffer each
 	queue    []*waiter         // first come first
-	back     time.Time         // when a buffer was last released while the queue was not empty
+	backs    uint64            // buffers released while anyone waited
 }
 
 // New makes a pool of at most limit bytes. source pins size bytes, a multiple of SlabSize.

@@ -12,7 +12,8 @@ import (
 
 // An Alloc that finds no memory waits in the queue of its use. The queue is first come, first served: a later Alloc gets nothing before
 // an earlier one, even if it needs less, so a large buffer is not starved by small ones. A wait ends with a buffer, or with ErrNoMemory
-// when no buffer of its use was released for defaultTimeout. As long as buffers are released it may take longer.
+// when no buffer of its use was released for defaultTimeout. As long as buffers are released it may take longer. The time is counted in ticks: a process that was stopped
+// has used one, since who was to release buffers was stopped with it.
 const (
 	defaultTimeout = 2 * time.Minute
 	defaultTick    = time.Second // between two requests to a system that has refused memory
@@ -22,6 +23,8 @@ const (
 type waiter struct {
 	n     int
 	since time.Time
+	backs uint64 // the arena's at the last tick, and how long it has been that
+	spent time.Duration
 	ready chan struct{} // closed when buf or err is set
 	buf   *Buffer
 	err   error
@@ -83,7 +86,7 @@ func (p *Pool) alloc(n int, use blockdev.Use) (blockdev.Buffer, error) {
 		p.mu.Unlock()
 		return nil, err
 	}
-	w := &waiter{n: n, since: time.Now(), ready: make(chan struct{})}
+	w := &waiter{n: n, since: time.Now(), backs: a.backs, ready: make(chan struct{})}
 	a.queue = append(a.queue, w)
 	p.waiting++
 	f := p.short
@@ -122,15 +125,14 @@ func (p *Pool) await(use blockdev.Use, w *waiter) (blockdev.Buffer, error) {
 	}
 }
 
-// giveUpLocked ends w with ErrNoMemory if no buffer was released for p.timeout.
+// giveUpLocked is a tick of w. It ends it with ErrNoMemory if no buffer was released for p.timeout.
 func (p *Pool) giveUpLocked(use blockdev.Use, w *waiter) {
 	a := &p.arenas[use]
-	last := w.since
-	if a.back.After(last) {
-		last = a.back
+	if w.spent += p.tick; w.backs != a.backs {
+		w.backs, w.spent = a.backs, 0
 	}
 	i := slices.Index(a.queue, w)
-	if i < 0 || time.Since(last) < p.timeout {
+	if i < 0 || w.spent < p.timeout {
 		return
 	}
 	p.endLocked(a, i, nil, fmt.Errorf("%w: waited %v for %d bytes for %v, and nothing came back for %v; %s%s", blockdev.ErrNoMemory,

@@ -146,6 +146,23 @@ func TestGivesUp(t *testing.T) {
 	})
 }
 
+// TestStopped: a process that was stopped for longer than a wait may last does not end it as soon as it goes on.
+func TestStopped(t *testing.T) {
+	p, _ := testPool(4 << 20)
+	held := fill(t, p, 1<<20, blockdev.ForData)
+	waiting := ask(t, p, 1<<20, blockdev.ForData)
+	p.mu.Lock()
+	w := p.arenas[blockdev.ForData].queue[0]
+	w.since = w.since.Add(-2 * p.timeout)
+	p.giveUpLocked(blockdev.ForData, w)
+	p.mu.Unlock()
+	for _, b := range held {
+		b.Release()
+	}
+	served(t, waiting).Release()
+	require.NoError(t, p.Close())
+}
+
 // TestSystemRefuses: Alloc waits for memory that the system refuses while a release can serve instead, and asks the system again.
 func TestSystemRefuses(t *testing.T) {
 	p, _ := testPool(64 << 20)
