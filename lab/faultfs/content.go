@@ -50,19 +50,26 @@ func (f *FS) contentOf(file *os.File, name string) (*content, error) {
 	return c, nil
 }
 
-// release closes a handle. After the last one reads see what is on the medium, as when Linux drops the cached pages.
+// release closes a handle. Before the last one is closed, reads see what is on the medium, as when Linux drops the cached pages: who finds that no file is open sees it, too.
 func (c *content) release() {
-	c.fs.mu.Lock()
-	c.open--
-	last := c.open == 0
-	if last {
-		delete(c.fs.files, c.ino)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.countOpen(0) == 1 {
+		c.forgetLocked()
 	}
-	c.fs.mu.Unlock()
-	if last {
-		c.forget()
+	if c.countOpen(-1) == 0 {
 		c.f.Close()
 	}
+}
+
+// countOpen adds to the number of open handles, and returns it. Without handles the content is no file's.
+func (c *content) countOpen(n int) int {
+	c.fs.mu.Lock()
+	defer c.fs.mu.Unlock()
+	if c.open += n; c.open == 0 {
+		delete(c.fs.files, c.ino)
+	}
+	return c.open
 }
 
 // all returns the contents of the open files. content.mu is locked before FS.mu.
@@ -90,6 +97,10 @@ func (f *FS) Cut() {
 func (c *content) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.forgetLocked()
+}
+
+func (c *content) forgetLocked() {
 	for p, old := range c.lost {
 		c.restoreLocked(p, old)
 	}

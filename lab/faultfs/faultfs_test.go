@@ -73,7 +73,7 @@ func TestLostAfterFsync(t *testing.T) {
 	put(t, h, 6, 4) // dirty again
 	require.NoError(t, h.Sync())
 	require.NoError(t, h.Close())
-	time.Sleep(10 * time.Millisecond) // RELEASE has no answer that close waits for
+	require.Eventually(t, func() bool { return f.Open() == 0 }, time.Minute, time.Millisecond, "RELEASE has no answer that close waits for")
 	h = open(t, path)
 	require.Equal(t, []byte{2, 1, 0, 4}, []byte{at(t, h, 0), at(t, h, 1), at(t, h, 5), at(t, h, 6)})
 	put(t, h, 0, 5)
