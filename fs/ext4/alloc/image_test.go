@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
@@ -95,7 +96,7 @@ func open(t testing.TB, path string) *volume {
 	require.NoError(t, err)
 	v.cache, err = jbd2.NewCache(v.dev, v.sb.BlockSize(), jbd2.CacheOptions{Limit: 1 << 20, Blocks: v.sb.BlocksCount})
 	require.NoError(t, err)
-	v.jnl, err = jbd2.OpenInPlace(v.cache, jbd2.Config{})
+	v.jnl, err = jbd2.OpenInPlace(v.cache, jbd2.Config{Interval: time.Hour})
 	require.NoError(t, err)
 	v.a, err = New(v.sb, v.cache)
 	require.NoError(t, err)
