@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -59,7 +60,7 @@ func TestTruncateCut(t *testing.T) {
 				copySparse(t, template, again)
 				dev, err := blockdev.OpenFile(again, 512)
 				require.NoError(t, err)
-				v, err := ext4.Open(dev, ext4.Options{})
+				v, err := ext4.Open(dev, ext4.Options{CommitInterval: time.Hour})
 				require.NoError(t, err)
 				root, err := v.Root()
 				require.NoError(t, err)
@@ -150,7 +151,7 @@ func TestSuperblockCut(t *testing.T) {
 				}
 				before = now
 			})
-			v, err := ext4.Open(dev, ext4.Options{})
+			v, err := ext4.Open(dev, ext4.Options{CommitInterval: time.Hour})
 			require.NoError(t, err)
 			root, err := v.Root()
 			require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -169,7 +170,7 @@ func TestFailsHalfWay(t *testing.T) {
 						dev, err := blockdev.OpenFile(img, 512)
 						require.NoError(t, err)
 						bad := &kth{TestDevice: dev, op: op, k: k}
-						v, err := ext4.Open(bad, ext4.Options{Atime: ext4.AtimeNever})
+						v, err := ext4.Open(bad, ext4.Options{Atime: ext4.AtimeNever, CommitInterval: time.Hour})
 						require.NoError(t, err)
 						root, err := v.Root()
 						require.NoError(t, err)
@@ -235,7 +236,7 @@ func TestLookupFails(t *testing.T) {
 				dev, err := blockdev.OpenFile(again, 512)
 				require.NoError(t, err)
 				bad := &kth{TestDevice: dev, op: blockdev.OpRead, k: k}
-				v, err := ext4.Open(bad, ext4.Options{Atime: ext4.AtimeNever})
+				v, err := ext4.Open(bad, ext4.Options{Atime: ext4.AtimeNever, CommitInterval: time.Hour})
 				require.NoError(t, err)
 				root, err := v.Root()
 				require.NoError(t, err)
