@@ -68,7 +68,7 @@ func TestFastCommits(t *testing.T) {
 				return nil
 			}))
 			var want []string
-			_, area, _ := strings.Cut(command(t, "debugfs", "-R", "logdump", dirty), "*** Fast Commit Area ***")
+			_, area, _ := strings.Cut(command(t, "debugfs", "-c", "-R", "logdump", dirty), "*** Fast Commit Area ***")
 			for line := range strings.SplitSeq(area, "\n") {
 				if line != "" && !strings.HasPrefix(line, "tag HEAD") && !strings.HasPrefix(line, "tag TAIL") && !strings.HasPrefix(line, "tag PAD") {
 					want = append(want, stray.ReplaceAllString(line, `"`))
