@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,7 +51,8 @@ func (v *volume) open() {
 	var err error
 	v.dev, err = blockdev.OpenFile(v.path, 512)
 	require.NoError(v.t, err)
-	v.vol, err = ext4.Open(v.dev, ext4.Options{Log: slog.New(slog.NewTextHandler(v.t.Output(), nil))})
+	// No commit by the timer comes before what a test waits for at the device.
+	v.vol, err = ext4.Open(v.dev, ext4.Options{Log: slog.New(slog.NewTextHandler(v.t.Output(), nil)), CommitInterval: time.Hour})
 	require.NoError(v.t, err)
 }
 
