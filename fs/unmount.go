@@ -136,6 +136,16 @@ func (s *Server) mounts() ([]*mountinfo.Info, error) {
 // Unmount unmounts every mount of the file system, bind mounts included, and waits for the last request. ErrBusy means that one is in
 // use and still there.
 func (s *Server) Unmount() error {
+	err := s.UnmountHere()
+	if err == nil {
+		s.Wait()
+	}
+	return err
+}
+
+// UnmountHere is Unmount that does not wait. The file system has not ended if it has mounts in other mount namespaces, too, or a mount was
+// detached while files were open.
+func (s *Server) UnmountHere() error {
 	select {
 	case <-s.done:
 		return nil
@@ -157,7 +167,6 @@ func (s *Server) Unmount() error {
 			}
 		}
 	}
-	s.Wait()
 	return nil
 }
 

@@ -99,27 +99,37 @@ func TestUmountByOthers(t *testing.T) {
 	}
 }
 
-// TestUmountHeld: another mount namespace has a copy of the mount. The command names a process that sees it, and waits for its end.
-func TestUmountHeld(t *testing.T) {
-	p := newPlace(t)
+// holdMounts has another mount namespace take copies of the mounts that are there, until let is called, or for two minutes. pid is the process there.
+func holdMounts(t *testing.T) (pid int, let func()) {
+	t.Helper()
 	if root, err := fs.MountedAt("/"); err != nil || root == nil || os.Geteuid() != 0 {
 		t.Skip("needs root, and / to be a mount, which it is not in a chroot: unshare -m")
 	}
-	img, mnt := p.image("image", 32), p.mkdir("mnt")
-	p.ok("mount", img, mnt)
-	var said bytes.Buffer
 	holder := exec.Command("unshare", "--mount", "sh", "-c", disktest.LetGo+"echo; exec sleep 600")
 	out, err := holder.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, holder.Start())
-	let := sync.OnceFunc(func() {
+	let = sync.OnceFunc(func() {
 		_ = holder.Process.Kill()
 		_ = holder.Wait()
 	})
-	t.Cleanup(let)
-	defer time.AfterFunc(2*time.Minute, let).Stop()
+	limit := time.AfterFunc(2*time.Minute, let)
+	t.Cleanup(func() {
+		limit.Stop()
+		let()
+	})
 	_, err = out.Read(make([]byte, 1)) // it has its namespace
 	require.NoError(t, err)
+	return holder.Process.Pid, let
+}
+
+// TestUmountHeld: another mount namespace has a copy of the mount. The command names a process that sees it, and waits for its end.
+func TestUmountHeld(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	p.ok("mount", img, mnt)
+	var said bytes.Buffer
+	holder, let := holdMounts(t)
 
 	umount := p.command("umount", mnt)
 	told, err := umount.StderrPipe()
@@ -127,10 +137,41 @@ func TestUmountHeld(t *testing.T) {
 	require.NoError(t, umount.Start())
 	line, err := bufio.NewReader(io.TeeReader(told, &said)).ReadString('\n')
 	require.NoError(t, err, said.String())
-	require.Contains(t, line, fmt.Sprintf("process %d (sleep)", holder.Process.Pid))
+	require.Contains(t, line, fmt.Sprintf("process %d (sleep)", holder))
 	let()
 	require.NoError(t, umount.Wait())
 	fsck(t, img)
+}
+
+// TestSignalHeld: another mount namespace has a copy of the mount. A signal unmounts here, the log says what the daemon waits for, and everything is
+// written out: it may be killed then.
+func TestSignalHeld(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32), p.mkdir("mnt")
+	for _, kill := range []bool{false, true} {
+		p.ok("mount", "-o", "commit=300,log="+p.path("log"), img, mnt)
+		r, err := p.stat(mnt)
+		require.NoError(t, err)
+		_, let := holdMounts(t)
+		name := filepath.Join(mnt, fmt.Sprint(kill))
+		require.NoError(t, os.WriteFile(name, []byte("before the signal"), 0o644))
+		require.NoError(t, syscall.Kill(r.PID, unix.SIGTERM))
+		p.eventually("the log's word", func() bool { return gone(r.PID) || strings.Contains(p.daemonLog("log"), "the unmount waits") })
+		require.False(t, p.mounted(mnt))
+		require.False(t, gone(r.PID))
+		if kill {
+			p.kill(r.PID)
+		}
+		let()
+		p.eventually("the daemon's end", func() bool { return gone(r.PID) })
+		require.NoError(t, os.Remove(p.path("log")))
+		p.ok("mount", img, mnt)
+		got, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.Equal(t, "before the signal", string(got))
+		p.ok("umount", mnt)
+		fsck(t, img)
+	}
 }
 
 // TestUmountNamesBindMounts: a file of the mount is bind-mounted elsewhere. Both commands say what it is.

@@ -216,7 +216,7 @@ func (d *daemon) untilGone(signals <-chan os.Signal) {
 		case s := <-signals:
 			d.log.Info("got a signal", "signal", s.String())
 			if n == 1 {
-				go d.leave()
+				go d.leave(gone)
 				continue
 			}
 			d.detach() // the first may still wait whether the mount is busy: an aborted one would stay in the tree, dead
@@ -227,19 +227,32 @@ func (d *daemon) untilGone(signals <-chan os.Signal) {
 	}
 }
 
-// leave unmounts, lazily if it must.
-func (d *daemon) leave() {
+// lives is how long a file system may live on after its last mount here before the log says so.
+const lives = 2 * time.Second
+
+// leave unmounts, lazily if it must. What lives on, for an open file or as the copy of another mount namespace, is written out: whoever sent the signal
+// may kill the daemon next.
+func (d *daemon) leave(gone <-chan struct{}) {
 	d.leaving.Add(1)
 	defer d.leaving.Add(-1)
-	err := d.srv.Unmount()
-	if err == nil {
-		return
+	err := d.srv.UnmountHere()
+	if err != nil {
+		d.log.Warn("detaching the mount; it ends when the last open file is closed", "why", err.Error())
+		d.detach()
+	} else {
+		select {
+		case <-gone:
+			return
+		case <-time.After(lives):
+		}
 	}
-	d.log.Warn("detaching the mount; it ends when the last open file is closed", "why", err.Error())
-	d.detach()
 	if err := d.writeOut(); err != nil {
 		d.log.Error("the volume was not written out: what changed last may be lost if the daemon is killed; sync again", "device", d.cfg.Device, "error", err.Error())
 	}
+	if err == nil {
+		d.log.Warn("the unmount waits", "for", "an unmount in another mount namespace, or the last file that is open in it")
+	}
+	<-gone
 }
 
 func (d *daemon) detach() {
