@@ -75,6 +75,8 @@ func (l *lane) why() string {
 
 // abortLost aborts the commands that timed out, and says whether all have ended since.
 func (l *lane) abortLost() (bool, error) {
+	l.late = true // a kernel has ended by now that has nothing else to do
+	defer func() { l.late = false }()
 	aborted := 0
 	var w poll.Waiter
 	var waited nap.Wait

@@ -69,6 +69,7 @@ type lane struct {
 	broken     error       // the queue pair needs a controller reset
 	hung       atomic.Bool // its kernel does not answer: it is not waited for again
 	lateBase   uint64      // timed out commands whose late completion can no longer come
+	late       bool        // the late completions of others are waited for
 	rebuilds   int         // rebuilds since the last command that ended well
 }
 
@@ -165,9 +166,9 @@ func (l *lane) delete() error {
 // outstanding is how many work items have no result yet.
 func (l *lane) outstanding() int { return int(l.workPos - l.resultPos) }
 
-// needsKernel says whether the kernel has something to do: work items, or a command to act on.
+// needsKernel says whether the kernel has something to do: work items, completions of commands that have timed out, or a command to act on.
 func (l *lane) needsKernel() bool {
-	return l.outstanding() > 0 || l.command() != kernels.CommandRun
+	return l.outstanding() > 0 || l.late || l.command() != kernels.CommandRun
 }
 
 // post puts one command into the work ring; false when there is no room.

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -77,6 +78,20 @@ func TestStoppedAfterAbort(t *testing.T) {
 	err = e.Do(0, []engine.Command{r.RW(nvme.IORead, 5, r.Chunk(t, 4096), 0, 4096)})
 	require.ErrorIs(t, err, controller.ErrTimeout)
 	require.Equal(t, [4]int{1, 0, 0, 0}, r.rungs(), log.String())
+}
+
+// TestLateOnDevice: nor is a queue pair rebuilt whose command ends late, when no kernel runs on the device any more.
+func TestLateOnDevice(t *testing.T) {
+	for _, batch := range []bool{false, true} {
+		t.Run(fmt.Sprintf("batch=%t", batch), func(t *testing.T) {
+			f := newFailing(t, false, false, softctl.Options{Latency: 200 * time.Millisecond}, engine.Config{Lanes: 1, Batch: batch, Timeout: 50 * time.Millisecond, AbortWait: 20 * time.Second, Retries: -1})
+			abort := uint8(nvme.AdminAbort)
+			f.Rules.Add(softctl.Rule{Admin: true, Opcode: &abort, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInternal)}})
+			err := f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 5, f.Chunk(t, 4096), 0, 4096)})
+			require.ErrorIs(t, err, controller.ErrTimeout)
+			require.Equal(t, [4]int{1, 0, 0, 0}, f.rungs(), f.Log.String())
+		})
+	}
 }
 
 // stoppingStreams is a device of whose streams one that is asked whether it is done stands still once, if that is armed.
