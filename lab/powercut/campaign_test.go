@@ -28,7 +28,7 @@ func TestCampaign(t *testing.T) {
 		}
 		c.Seeds = append(c.Seeds, seed)
 	}
-	if c.Runs = len(Layouts); disktest.Turn(0, 2) && disktest.Turn(1, 2) { // which are all
+	if c.Runs = len(Layouts); !disktest.InTurn() {
 		c.Runs, c.Time = 2*c.Runs, busy
 	}
 	if testing.Short() {

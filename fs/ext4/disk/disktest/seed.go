@@ -9,10 +9,13 @@ import (
 // Turn reports whether the k-th case of a test is one that this run takes. Where $LANEFS_SEED is set, which make test does, it is every n-th,
 // and the seed says which, so that the states of the sources take turns; elsewhere, as in make cases, it is all.
 func Turn(k, n int) bool {
-	if _, err := strconv.ParseUint(os.Getenv("LANEFS_SEED"), 10, 64); err != nil {
-		return true
-	}
-	return uint64(k)%uint64(n) == FreshSeed()%uint64(n)
+	return !InTurn() || uint64(k)%uint64(n) == FreshSeed()%uint64(n)
+}
+
+// InTurn says whether this run takes a part of the cases, as Turn says, and not all.
+func InTurn() bool {
+	_, err := strconv.ParseUint(os.Getenv("LANEFS_SEED"), 10, 64)
+	return err == nil
 }
 
 // FreshSeed starts the random sequences that no earlier run has tried. It is $LANEFS_SEED where that is set, which make
