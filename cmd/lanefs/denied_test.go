@@ -204,9 +204,7 @@ func TestNoCapability(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root")
 	}
-	if _, err := exec.LookPath("setpriv"); err != nil {
-		t.Skipf("SKIPPED: %v", err)
-	}
+	disktest.Tool(t, "setpriv")
 	const unknown = 1234567
 	user := func(uid int) []string {
 		return []string{"--reuid", itoa(uid), "--regid", itoa(uid), "--clear-groups"}
@@ -247,14 +245,10 @@ func TestNoMtab(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root")
 	}
-	if _, err := exec.LookPath("setpriv"); err != nil {
-		t.Skipf("SKIPPED: %v", err)
-	}
+	disktest.Tool(t, "setpriv")
 	p := newUserPlace(t)
 	image, dir, etc := p.image("image", 64), p.mkdir("mnt"), p.mkdir("etc")
-	for _, f := range []string{image, dir, p.path("run")} {
-		require.NoError(t, os.Chown(f, nobody, nobody))
-	}
+	p.own(image, dir, p.path("run"))
 	const script = `cp -a /etc/passwd /etc/group /etc/nsswitch.conf "$1"; mount --bind "$1" /etc
 user() { setpriv --reuid "$uid" --regid "$uid" --clear-groups "$@"; }
 bin=$2 image=$3 dir=$4 uid=$5
@@ -278,9 +272,7 @@ func TestContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: needs root")
 	}
-	if _, err := exec.LookPath("setpriv"); err != nil {
-		t.Skipf("SKIPPED: %v", err)
-	}
+	disktest.Tool(t, "setpriv")
 	var calls []denial
 	for _, nr := range []uintptr{unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, unix.SYS_USERFAULTFD, unix.SYS_PROCESS_VM_READV,
 		unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_PTRACE, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
