@@ -60,13 +60,18 @@ func (s *stopping) Step(sqid uint16) bool {
 
 func (s *stopping) StepHere(sqid uint16) bool { return s.Step(sqid) }
 
+// refuseAborts has the controller refuse to abort commands.
+func refuseAborts(rules *softctl.Rules) {
+	abort := uint8(nvme.AdminAbort)
+	rules.Add(softctl.Rule{Admin: true, Opcode: &abort, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInternal)}})
+}
+
 // TestStoppedAfterAbort: nor does it rebuild a queue pair whose late command the controller ends as soon as it goes on.
 func TestStoppedAfterAbort(t *testing.T) {
 	ec := fast
 	ec.Retries, ec.AbortWait = -1, 200*time.Millisecond
 	b, cfg, rules := testrig.Intercept(t, softctl.Options{Latency: 2 * ec.Timeout})
-	abort := uint8(nvme.AdminAbort)
-	rules.Add(softctl.Rule{Admin: true, Opcode: &abort, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInternal)}})
+	refuseAborts(rules)
 	log := &testrig.LogBuffer{}
 	cfg.Transport, cfg.Timeout, cfg.Log = &stopping{Intercepted: b, stop: 2 * ec.AbortWait}, 0, slog.New(slog.NewTextHandler(log, nil))
 	c, err := controller.Open(cfg)
@@ -85,8 +90,7 @@ func TestLateOnDevice(t *testing.T) {
 	for _, batch := range []bool{false, true} {
 		t.Run(fmt.Sprintf("batch=%t", batch), func(t *testing.T) {
 			f := newFailing(t, false, false, softctl.Options{Latency: 200 * time.Millisecond}, engine.Config{Lanes: 1, Batch: batch, Timeout: 50 * time.Millisecond, AbortWait: 20 * time.Second, Retries: -1})
-			abort := uint8(nvme.AdminAbort)
-			f.Rules.Add(softctl.Rule{Admin: true, Opcode: &abort, Do: softctl.Verdict{Status: softctl.Status(nvme.StatusInternal)}})
+			refuseAborts(f.Rules)
 			err := f.Engine.Do(0, []engine.Command{f.RW(nvme.IORead, 5, f.Chunk(t, 4096), 0, 4096)})
 			require.ErrorIs(t, err, controller.ErrTimeout)
 			require.Equal(t, [4]int{1, 0, 0, 0}, f.rungs(), f.Log.String())
