@@ -162,14 +162,11 @@ class _Job:
         except Exception as e:
             self._error = self._error or e
 
-    def _mine(self, i):
-        """Where this rank's part of chunk i begins behind self._base, and how many bytes it has."""
-        begin = i * self._step + self._rank * self._part
-        return begin, max(0, min(self._part, self._size - begin))
-
     def _begin(self, i):
-        begin, n = self._mine(i)
-        if n and self._error is None:
+        """Begins to read this rank's part of chunk i, which may have none at the file's end."""
+        begin = i * self._step + self._rank * self._part
+        n = min(self._part, self._size - begin)
+        if n > 0 and self._error is None:
             self._reads.begin(i, self._base + begin, n)
 
     def _take(self, work, chunk, at):
