@@ -1,6 +1,6 @@
 /*
- * Reads of a file into memory of a GPU by cuFile's interface: cufilebench LABEL LIBRARY FILE SECONDS. Prints "LABEL threads bytes µs-a-read GB/s" for
- * 1 and 8 threads and reads of 4 KiB to 16 MiB, each for so many seconds, after half as many that do not count: libraries load kernels at first, and try ways; then the same for batches of 64 requests of 4 KiB to 1 MiB at places of no order, with "batch" for
+ * Reads of a file into memory of a GPU by cuFile's interface: cufilebench LABEL LIBRARY FILE SECONDS. Prints "LABEL threads bytes µs-a-read GB/s %" for
+ * 1 and 8 threads and reads of 4 KiB to 16 MiB, each for so many seconds, of which so many per cent are in reads of more than a millisecond, after half as many that do not count: libraries load kernels at first, and try ways; then the same for batches of 64 requests of 4 KiB to 1 MiB at places of no order, with "batch" for
  * the threads and the time of a request.  FILE's 8-byte words are their own offsets, which is checked, and it
  * has 256 MiB or more. LIBRARY is libcufile's path. With "host" as a fifth argument the memory is ordinary memory, where there is no GPU; with "small" it
  * reads up to 64 KiB, without batches; with "batches" it makes batches of up to 64 KiB only, of which "one" has its memory in one piece, and "rows" in one
@@ -22,6 +22,7 @@
 
 #define WANT(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 
+#define LONG 1e-3 /* s */
 enum { MOST = 16 << 20, THREADS = 8, REQUESTS = 64, MOST_REQUEST = 1 << 20 };
 
 static CUfileError_t (*driver_open)(void), (*handle_register)(CUfileHandle_t *, CUfileDescr_t *), (*buf_register)(const void *, size_t, int);
@@ -38,7 +39,7 @@ struct worker {
 	size_t chunk;
 	char *memory;
 	uint64_t reads;
-	double took;
+	double took, long_ones; /* seconds: all, and in reads of more than LONG */
 };
 
 static pthread_barrier_t barrier;
@@ -75,7 +76,9 @@ static void *work(void *arg)
 		pthread_barrier_wait(&barrier);
 		double start = now(), end = start + (counts ? seconds : seconds / 2);
 		w->reads = 0;
-		while (w->reads < 2 || now() < end) {
+		w->long_ones = 0;
+		double last = start;
+		while (w->reads < 2 || last < end) {
 			at = k % chunks * w->chunk;
 			k += w->of;
 			ssize_t n = cufile_read(handle, w->memory, w->chunk, (off_t)at, 0);
@@ -84,6 +87,10 @@ static void *work(void *arg)
 				exit(1);
 			}
 			w->reads++;
+			double t = now();
+			if (t - last > LONG)
+				w->long_ones += t - last;
+			last = t;
 		}
 		w->took = now() - start;
 	}
@@ -237,7 +244,7 @@ int main(int argc, char **argv)
 	for (unsigned threads = 1; threads <= THREADS; threads *= THREADS)
 		for (size_t chunk = 4096; chunk <= largest; chunk *= 4) {
 			uint64_t reads = 0;
-			double took = 0;
+			double took = 0, all = 0, long_ones = 0;
 			pthread_barrier_init(&barrier, NULL, threads);
 			for (unsigned i = 0; i < threads; i++) {
 				w[i].i = i;
@@ -250,9 +257,11 @@ int main(int argc, char **argv)
 				WANT(pthread_join(w[i].thread, NULL) == 0);
 				reads += w[i].reads;
 				took = w[i].took > took ? w[i].took : took;
+				all += w[i].took;
+				long_ones += w[i].long_ones;
 			}
 			pthread_barrier_destroy(&barrier);
-			printf("%s %u %zu %.2f %.3f\n", argv[1], threads, chunk, took * threads / (double)reads * 1e6, (double)reads * (double)chunk / took / 1e9);
+			printf("%s %u %zu %.2f %.3f %.0f\n", argv[1], threads, chunk, took * threads / (double)reads * 1e6, (double)reads * (double)chunk / took / 1e9, 100 * long_ones / all);
 			fflush(stdout);
 		}
 	for (size_t chunk = 4096; chunk <= MOST_REQUEST && largest == MOST; chunk *= 4)

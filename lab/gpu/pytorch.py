@@ -302,17 +302,41 @@ def lmcache(mount):
     os.unlink(os.path.join(mount, "lmcache_gds_slab.bin"))
 
 
+def timing_parts():
+    """Has loads by a group note the seconds that each part of them takes: a list of them by name."""
+    from lanefs.torch import _group, _slots
+    parts = {}
+
+    def note(name, of, method):
+        call = getattr(of, method)
+
+        def timed_call(*args):
+            start = time.perf_counter()
+            try:
+                return call(*args)
+            finally:
+                parts.setdefault(name, []).append(time.perf_counter() - start)
+        setattr(of, method, timed_call)
+    note("opening", _group._Job, "__init__")
+    note("agreeing, before and after", _group, "_agree")
+    note("the file's way", _group._Job, "run")
+    note("of that, waiting for reads", _slots.Slots, "finish")
+    note("closing", _group._Job, "close")
+    return parts
+
+
 def rank(path, meet, number, ranks):
     """One of two GPUs."""
     import torch.distributed as dist
     torch.cuda.set_device(number)
     dist.init_process_group("nccl", init_method=f"file://{meet}", rank=number, world_size=ranks, device_id=torch.device("cuda", number))
-    took = []
+    took, parts = [], timing_parts()
     for _ in range(WARM):
         got = None
         dist.barrier()
         got, once = timed(lambda: lt.load_file(path, device=f"cuda:{number}", group=dist.group.WORLD), 1)
         took.append(once)
+    parts = {name: seconds[:] for name, seconds in parts.items()}  # not those of what follows
     loads, slow, (took, half) = took, took[0], (min(took), sorted(took[WARM // 2:])[WARM // 4])
     alone, single = timed(lambda: lt.load_file(path, device=f"cuda:{number}"), 3)
     prove(same(got, alone), f"rank {number}: load_file with the group is bit-exact")
@@ -332,6 +356,10 @@ def rank(path, meet, number, ranks):
     say(f"rank {number}: all loads by the group", " ".join(f"{size / t / 1e9:.0f}" for t in loads), "GB/s")
     say(f"rank {number}: a plain copy, by all ranks at once", f"{GIB / copy / 1e9:.2f} GB/s, {GIB / together / 1e9:.2f} GB/s: with the group {size / took / (GIB / copy):.2f} times a plain copy, by the median {size / half / (GIB / copy):.2f}")
     say(f"rank {number}: NCCL alone", f"{chunk.numel() / gather / 1e9:.2f} GB/s, {gather * size / chunk.numel() / took * 100:.0f} % of the time of a load")
+    for name, seconds in parts.items():
+        each = len(seconds) // WARM
+        sums = [sum(seconds[i:i + each]) for i in range(0, each * WARM, each)]
+        say(f"rank {number}: ms of each load: {name}", " ".join(f"{1e3 * t:.1f}" for t in sums))
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@
 
 #include "testcuda.h"
 
-enum { N = 3000, USUAL = 40 /* reads that pay for a window */, WINDOW = 64 << 20, MOST = 5 << 20 };
+enum { N = 17000, SMALL = 3000, USUAL = 40 /* reads that pay for a window */, WINDOW = 64 << 20, MOST = 5 << 20 };
 
 /* The counts of the library: count.c. The program makes the file, and starts itself anew. */
 static volatile uint64_t *counts;
@@ -115,6 +115,15 @@ static void price(int fd)
 		WANT(now > before * 3 / 2);
 		before = now;
 	}
+	cuFileHandleDeregister(h);
+}
+
+/* Small reads save little by a copy from a window. What is read by a thousand of them is worth one. */
+static void small(int fd)
+{
+	static unsigned char m[SMALL];
+	CUfileHandle_t h = reg(fd);
+	WANT(!until_shared(h, m, SMALL, 0, 10 * USUAL) && until_shared(h, m, SMALL, 0, 30 * USUAL));
 	cuFileHandleDeregister(h);
 }
 
@@ -304,6 +313,7 @@ int main(int argc, char **argv)
 	again_and_again(fd);
 	room(argv[1], fd);
 	price(fd);
+	small(fd);
 	windows(large);
 	race(fd);
 	pinned(fd);

@@ -87,44 +87,53 @@ class Tensors(dict):
         return self.mapping.generation
 
 
+def _bad(why):
+    raise ValueError(f"not a safetensors file: {why}")
+
+
+def data_begins(read, size):
+    """The offset of the tensors' bytes in a file of size bytes that read(n, offset) reads. All that is behind it is theirs, or read_header refuses the file."""
+    first = read(8, 0)
+    if len(first) < 8:
+        _bad("it is too short")
+    (n,) = struct.unpack("<Q", first)
+    if n > _MAX_HEADER or 8 + n > size:
+        _bad(f"a header of {n} bytes in a file of {size}")
+    return 8 + n
+
+
 def read_header(read, size):
     """Parses the header of a file of size bytes that read(n, offset) reads. Returns the offset of the tensors' bytes,
     {name: (dtype, shape, start, end)}, and the metadata."""
-    def bad(why):
-        raise ValueError(f"not a safetensors file: {why}")
-    first = read(8, 0)
-    if len(first) < 8:
-        bad("it is too short")
-    (n,) = struct.unpack("<Q", first)
-    if n > _MAX_HEADER or 8 + n > size:
-        bad(f"a header of {n} bytes in a file of {size}")
+    base = data_begins(read, size)
+    n = base - 8
     try:
         header = json.loads(read(n, 8).decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as e:
-        bad(e)
+        _bad(e)
     try:
         metadata = header.pop("__metadata__", None) or {}
         if any(not isinstance(v, str) for v in metadata.values()):
-            bad("its metadata is not text")
+            _bad("its metadata is not text")
         entries = {}
         for name, e in header.items():
             (start, end), shape, (bits, *_) = e["data_offsets"], e["shape"], _TYPES[e["dtype"]]
             if not isinstance(shape, list) or any(type(d) is not int or not 0 <= d < 1 << 63 for d in (start, end, *shape)):
-                bad(f"tensor {name!r} has offsets or a shape that are none")
+                _bad(f"tensor {name!r} has offsets or a shape that are none")
             if 8 * (end - start) != bits * math.prod(shape):
-                bad(f"tensor {name!r} is not where it says")
+                _bad(f"tensor {name!r} is not where it says")
             entries[name] = (e["dtype"], shape, start, end)
     except (KeyError, TypeError, AttributeError) as e:
-        bad(repr(e))
+        _bad(repr(e))
     # Each byte is one tensor's, as the format has it: what copies a file's chunks in their order relies on that.
     at = 0
     for start, end, name in sorted((start, end, name) for name, (_, _, start, end) in entries.items()):
         if start != at:
-            bad(f"tensor {name!r} begins at {start}, and what is before it ends at {at}")
+            _bad(f"tensor {name!r} begins at {start}, and what is before it ends at {at}")
         at = end
-    if at != size - 8 - n:
-        bad(f"its tensors have {at} bytes, and the file {size - 8 - n}")
-    return 8 + n, entries, metadata
+    if at != size - base:
+        _bad(f"its tensors have {at} bytes, and the file {size - base}")
+    return base, entries, metadata
 
 
 def _once(pairs):

@@ -7,9 +7,9 @@ from concurrent.futures import Future
 
 import torch
 
-from . import _pieces
+from . import _pieces, _slots
 
-AHEAD = 16    # parts of which the read is begun before the one before them is used, at most
+AHEAD = 14    # parts of which the read is begun before the one before them is used, at most
 _THREADS = 2  # while the device takes what one has read, the other reads
 _BATCH = 2    # parts in one batch, at most: the first of them is used when all are there
 
@@ -19,7 +19,7 @@ class Ahead:
 
     def __init__(self, file, device, part, chunks, ahead):
         self.ahead = ahead
-        memory = torch.empty(part * min(ahead + 1, chunks), dtype=torch.uint8, device=device)
+        memory = torch.empty(part * _slots.slots_for(ahead, chunks), dtype=torch.uint8, device=device)
         self._file, self._device, self._tensors, self._reads = file, device, list(memory.split(part)), {}
         self._queue, self._closed, self._threads = queue.SimpleQueue(), False, []
         try:
@@ -55,6 +55,9 @@ class Ahead:
 
     def tensor(self, i):
         return self._tensors[i % len(self._tensors)]
+
+    def before(self, i):
+        return i - len(self._tensors)
 
     def begin(self, i, offset, n):
         self._reads[i] = read = Future()

@@ -75,6 +75,11 @@ def header(f):
     return _safetensors.read_header(lambda n, at: os.pread(f.fd, n, at), f.size)
 
 
+def data_begins(f):
+    """Where the tensors' bytes begin, of an open file."""
+    return _safetensors.data_begins(lambda n, at: os.pread(f.fd, n, at), f.size)
+
+
 def empty(entries, device, path):
     """New tensors for a header's entries."""
     tensors = {}

@@ -1,6 +1,6 @@
 """A file to all ranks of a group, read once.
 
- 1. each rank reads the header, and begins to read its parts; all compare what they saw
+ 1. each rank begins to read its parts, and reads the header meanwhile; all compare what they saw
  2. for every chunk of the file: each rank reads its part of it, into memory that the daemon
     has, or by a stage, some chunks ahead                                                     (ranks in parallel)
  3. the group gathers the parts                                                               (while 2 goes on with the next chunk)
@@ -90,34 +90,36 @@ class _Job:
         self._reads = None
         try:
             self.was = _pieces.state(f)
-            self._base, entries, _ = _files.header(f)
-            self.seen = f.size, self._base, sorted(entries.items())
-            self.tensors = _files.empty(entries, device, f.path)
-            self._where = _slots.Where(entries, self.tensors)
+            self._base = _files.data_begins(f)
             self._before = self._base % _slots.ALIGN  # bytes of the header in the first chunk
             self._base -= self._before
-            self._size = self._before + _slots.length_of(entries)
+            self._size = f.size - self._base
             part = min(min(CHUNK, self._size) // self._ranks, _slots.PART)
             self._part = max(_slots.ALIGN, -(-part // _slots.ALIGN) * _slots.ALIGN)
             self._step = self._part * self._ranks
-            self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
+            self._starts = range(0, self._size, self._step)
             if self._cuda:
                 self._stream = torch.cuda.Stream(device)
                 self._out = torch.cuda.current_stream(device)
                 self._stream.wait_stream(self._out)
             self._error = None  # the first of this rank's reads
-            self._starts = range(0, self._size, self._step)
             where = f, device, self._part, len(self._starts)
             self._reads = _slots.Slots.of(*where) or _ahead.Ahead.of(*where)
             for i in range(min(self._reads.ahead, len(self._starts))):
                 self._try(self._begin, i)
+            # While the drive reads:
+            base, entries, _ = _files.header(f)
+            self.seen = f.size, base, sorted(entries.items())
+            self.tensors = _files.empty(entries, device, f.path)
+            self._where = _slots.Where(entries, self.tensors)
+            self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
         except BaseException:
             self.close()
             raise
 
     def run(self):
         """Loads. Returns the error of this rank's reads, after which it reads no more."""
-        starts, pending = self._starts, None
+        starts, pending, used = self._starts, None, []  # used: an event for each chunk that was taken
         for i, at in enumerate(starts):
             chunk = self._chunks[i % len(self._chunks)]
             with torch.cuda.stream(self._stream) if self._cuda else contextlib.nullcontext():
@@ -130,11 +132,11 @@ class _Job:
                 else:
                     work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
             if pending is not None:
-                self._take(*pending)
-                if self._cuda and i + self._reads.ahead < len(starts):
-                    pending[1].free.synchronize()  # the part before this one has left its slot
-            if i + self._reads.ahead < len(starts):
-                self._try(self._begin, i + self._reads.ahead)
+                used.append(self._take(*pending))
+            if (then := i + self._reads.ahead) < len(starts):
+                if self._cuda and (last := self._reads.before(then)) >= 0:
+                    used[last].synchronize()  # it has left its slot
+                self._try(self._begin, then)
             pending = work, chunk, at
         if pending is not None:
             self._take(*pending)
@@ -170,9 +172,11 @@ class _Job:
             self._reads.begin(i, self._base + begin, n)
 
     def _take(self, work, chunk, at):
+        """Copies a chunk to its tensors. Returns an event behind that, on CUDA."""
         work.wait()  # on CUDA the stream waits
         self._where.copy(chunk.bytes, at - self._before, min(self._step, self._size - at))
         if self._cuda:
             chunk.bytes.record_stream(self._stream)
             chunk.free = torch.cuda.Event()
             chunk.free.record(self._out)
+        return chunk.free

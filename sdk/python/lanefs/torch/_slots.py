@@ -1,5 +1,6 @@
 """Parts of a file by way of device memory that is registered with the daemon, which writes to it itself: twice the rate of a stage, which the CPU fills."""
 
+import contextlib
 import os
 import threading
 import time
@@ -7,16 +8,18 @@ import time
 import torch
 
 from .._memory import Buffer
+from .._ring import Ring
 
 PART = 16 << 20   # bytes, at most
-AHEAD = 16        # parts of which the read is begun before the one before them is used, at most
+AHEAD = 14        # parts of which the read is begun before the one before them is used, at most
+SPARE = 3         # slots more, at most: the device may still use as many parts, so that its end is hardly ever waited for
 ALIGN = 4096      # bytes: where parts begin in the file, so that none has edges, which go another way than the rest
 KEEP = 1.0        # seconds for which memory is kept that was used
 _LEAST = 16       # parts that are worth the memory: to register it takes 5 ms
 
 
 class _Kept:
-    """The memory that was used last, for a moment: a model has many files. A thread that lives as long as that gives it back: to start one for each file takes
+    """The memory that was used last and its ring, for a moment: a model has many files. A thread that lives as long as that gives it back: to start one for each file takes
     half a millisecond."""
 
     def __init__(self):
@@ -31,17 +34,17 @@ class _Kept:
         self._new()
 
     def take(self, *key):
-        """A buffer and its bytes as a tensor, which were given with that key. None: there is none."""
+        """A buffer, a ring, and the buffer's bytes as a tensor, which were given with that key. None: there are none."""
         with self._lock:
             if self._entry is None or self._entry[0] != key:
                 return None
             (_, *found), self._entry = self._entry, None
         return found
 
-    def give(self, key, buffer, memory):
-        """Keeps a buffer that nothing uses. The key is its session, size and device."""
+    def give(self, key, buffer, ring, memory):
+        """Keeps a buffer that nothing uses, and its ring. The key is their session, the buffer's size and device."""
         with self._lock:
-            old, self._entry, self._until = self._entry, (key, buffer, memory), time.monotonic() + KEEP
+            old, self._entry, self._until = self._entry, (key, buffer, ring, memory), time.monotonic() + KEEP
             if self._thread is None:
                 self._thread = threading.Thread(target=self._wait, name="lanefs-kept", daemon=True)
                 self._thread.start()
@@ -66,7 +69,11 @@ class _Kept:
     @staticmethod
     def _close(entry):
         if entry is not None:
-            entry[1].close()
+            _, buffer, ring, _ = entry
+            try:
+                ring.close()
+            finally:
+                buffer.close()
 
 
 kept = _Kept()
@@ -76,18 +83,23 @@ class Slots:
     """Memory for the parts of a file that the daemon writes to itself: no stage, and no copy by the CPU. They are used in turn."""
 
     def __init__(self, file, device, part, chunks, ahead):
-        self._file, self._reads, self._part, self._ring = file, {}, part, file.ring
+        self._file, self._reads, self._part = file, {}, part
         self.ahead = ahead
-        self._key = file.session, part * min(ahead + 1, chunks), device
-        found = kept.take(*self._key)
-        if found is None:
-            buffer = Buffer(file, self._key[1])
-            found = buffer, torch.from_dlpack(buffer)
-            if found[1].device != device:
-                buffer.close()
-                raise OSError(f"the mount's memory is on {found[1].device}")
-        self._buffer, self._memory = found
+        self._key = file.session, part * slots_for(ahead, chunks), device
+        found = kept.take(*self._key) or self._new(*self._key)
+        self._buffer, self._ring, self._memory = found
         self._tensors = list(self._memory[:self._buffer.size // part * part].split(part))
+
+    def _new(self, _, size, device):
+        with contextlib.ExitStack() as undo:
+            buffer = Buffer(self._file, size)
+            undo.callback(buffer.close)
+            memory = torch.from_dlpack(buffer)
+            if memory.device != device:
+                raise OSError(f"the mount's memory is on {memory.device}")
+            ring = Ring(self._file)
+            undo.pop_all()
+        return buffer, ring, memory
 
     @classmethod
     def of(cls, file, *args):
@@ -107,10 +119,14 @@ class Slots:
             read.exception()
         self._reads.clear()
         self._tensors = None
-        kept.give(self._key, self._buffer, self._memory)
+        kept.give(self._key, self._buffer, self._ring, self._memory)
 
     def tensor(self, i):
         return self._tensors[i % len(self._tensors)]
+
+    def before(self, i):
+        """The number of the part that has part i's slot before it: less than 0 if none has."""
+        return i - len(self._tensors)
 
     def begin(self, i, offset, n):
         start = i % len(self._tensors) * self._part
@@ -121,6 +137,11 @@ class Slots:
         read, offset, n = self._reads.pop(i, (None, 0, 0))
         if read is not None and (done := read.result()) < n:
             raise EOFError(f"{self._file.path!r} ends at {offset + done}, within {n} bytes at {offset}")
+
+
+def slots_for(ahead, chunks):
+    """How many slots so many parts have, of which so many are read ahead."""
+    return min(ahead + min(ahead, SPARE), chunks)
 
 
 class Where:
@@ -168,8 +189,8 @@ def load(file, base, entries, tensors, device):
             where.copy(slots.tensor(i), i * PART - before, length(i))
             used.append(_mark(device))
             if (then := i + slots.ahead) < parts:
-                if i > 0:
-                    used[i - 1].synchronize()  # its slot is that of the next part
+                if (last := slots.before(then)) >= 0:
+                    used[last].synchronize()
                 slots.begin(then, base + then * PART, length(then))
     finally:
         if used:
