@@ -86,6 +86,8 @@ static void *work(void *arg)
 				fprintf(stderr, "cuFileRead of %zu bytes at %llu: %zd\n", w->chunk, (unsigned long long)at, n);
 				exit(1);
 			}
+			if (!counts && w->reads % 64 == 0 && w->chunk <= 65536) /* in the time that does not count */
+				prove(w, at);
 			w->reads++;
 			double t = now();
 			if (t - last > LONG)

@@ -87,7 +87,11 @@ void chose(const struct chosen *c, int whole)
 {
 	if (!c->of || !whole)
 		return;
-	uint32_t ns = ((uint32_t)now_ns() - c->start) / c->n, *mean = &c->of->ns[c->way];
+	uint32_t ns = ((uint32_t)now_ns() - c->start) / c->n, *at = &c->of->ns[c->way], mean = __atomic_load_n(at, __ATOMIC_RELAXED);
+	if (__atomic_load_n(&c->of->calls, __ATOMIC_RELAXED) <= FEW) /* the shortest: what is set up by the first calls would be in the mean for thousands of them */
+		mean = !mean || ns < mean ? ns : mean;
+	else
+		mean = learn(mean, ns);
 	/* A sample that another thread's replaces is no loss. */
-	__atomic_store_n(mean, learn(__atomic_load_n(mean, __ATOMIC_RELAXED), ns), __ATOMIC_RELAXED);
+	__atomic_store_n(at, mean, __ATOMIC_RELAXED);
 }
