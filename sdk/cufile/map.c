@@ -10,7 +10,7 @@
  * Copies of reads that go together are begun one after another, and waited for once.                      map_many, waited
  *
  * A window that the file has outlived is unmapped; such a file must pay more for the next one. What a process has mapped is a quarter of the
- * pool at most. LANEFS_CUFILE_MAP=0 switches this road off.
+ * pool at most. LANEFS_CUFILE_MAP=0 switches this road off, =now maps what is read once.
  */
 #define _GNU_SOURCE
 #include "core.h"
@@ -55,12 +55,13 @@ static void child(void)
 
 IN_CHILD(child);
 
-static int off;
+static int off, at_once;
 
 __attribute__((constructor)) static void begin_map(void)
 {
 	const char *e = getenv("LANEFS_CUFILE_MAP");
 	off = e && strcmp(e, "0") == 0;
+	at_once = e && strcmp(e, "now") == 0;
 }
 
 static struct idle_stream *take_stream(struct gpu *g)
@@ -292,7 +293,7 @@ static struct window *ready(struct file *f, struct move *m, uint64_t offset, siz
 		w = NULL;
 	} else if (w && !(w->mapped && offset + n <= index * WINDOW + w->b.size)) {
 		w->paid += n + call;
-		if (!w->mapped && !w->busy && w->paid >= (uint64_t)PRICE << w->stale) {
+		if (!w->mapped && !w->busy && (at_once || w->paid >= (uint64_t)PRICE << w->stale)) {
 			w->busy = 1;
 			start = w;
 		}

@@ -10,7 +10,13 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
 
 enum { BOUNCE = 4 << 20, /* a large one's size; a small one's is SMALL */ ALIGNED = 4096, PORTABLE_MAPPED = 3 };
 
@@ -118,6 +124,9 @@ static void give(struct bounce *b)
 	own = b;
 }
 
+/* The descriptor by which a file's page cache is read. */
+static int cache_of(const struct file *f) { return f->buffered >= 0 ? f->buffered : f->fd; }
+
 /* All of a range, or up to the file's end. */
 static ssize_t whole(const struct move *m, char *p, size_t n, off_t offset)
 {
@@ -126,7 +135,7 @@ static ssize_t whole(const struct move *m, char *p, size_t n, off_t offset)
 	size_t done = 0;
 	while (done < n) {
 		int around = m->road == ROAD_CACHE || (f->flags & O_DIRECT && (((uintptr_t)p + done) | (n - done) | (size_t)(offset + (off_t)done)) % ALIGNED);
-		int fd = around && f->buffered >= 0 ? f->buffered : f->fd;
+		int fd = around ? cache_of(f) : f->fd;
 		ssize_t k = read ? pread(fd, p + done, n - done, offset + (off_t)done) : lanefs_put_at(fd, p + done, n - done, offset + (off_t)done);
 		if (k < 0 && errno == EINTR)
 			continue;
@@ -146,7 +155,7 @@ static int void_read(const struct move *m)
 	int saved = errno, code = 0;
 	if (m->road == ROAD_CACHE && mount_gone(f->mount))
 		code = ENOTCONN;
-	else if (m->road == ROAD_CACHE ? file_lost(f, f->buffered >= 0 ? f->buffered : f->fd) : file_lost_any(f))
+	else if (m->road == ROAD_CACHE ? file_lost(f, cache_of(f)) : file_lost_any(f))
 		code = errno;
 	errno = saved;
 	return code;
@@ -161,6 +170,41 @@ static ssize_t checked(const struct move *m, ssize_t n)
 	return code ? -1 : n;
 }
 
+/*
+ * While the GPU copies the CPU has nothing to do. The thread's next read, if the last ones were as far apart from one another, finds its bytes in the CPU's caches
+ * then: of a large file pread waits for the memory as long as for all else. They are read again when they are asked for, so they cannot be old ones.
+ * What is not in the page cache is left alone: to read it could take any time. cachestat(2), Linux 6.5, says what is.
+ */
+static void look_ahead(const struct move *m, size_t n)
+{
+	static _Thread_local struct { const struct file *file; off_t offset, step; } last;
+	static _Thread_local char page[ALIGNED]; /* nobody wants it */
+	static int unknown; /* atomic: the kernel has no such call */
+	struct { uint64_t offset, length; } range = {(uint64_t)m->offset, n};
+	struct { uint64_t cached, dirty, writeback, evicted, recently; } in;
+	struct iovec v[SMALL / ALIGNED];
+	off_t step = m->offset - last.offset;
+	int in_step = m->file == last.file && step && step == last.step;
+	last.file = m->file;
+	last.offset = m->offset;
+	last.step = step;
+	if (!in_step || n < ALIGNED || n > SMALL || m->offset + step < 0 || __atomic_load_n(&unknown, __ATOMIC_RELAXED))
+		return;
+	range.offset += (uint64_t)step;
+	if (syscall(SYS_cachestat, cache_of(m->file), &range, &in, 0)) {
+		if (errno == ENOSYS)
+			__atomic_store_n(&unknown, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	if (in.cached < (range.offset + n - 1) / ALIGNED - range.offset / ALIGNED + 1)
+		return;
+	int k = 0;
+	for (size_t left = n; left > 0; left -= v[k++].iov_len)
+		v[k] = (struct iovec){page, left < ALIGNED ? left : ALIGNED};
+	if (preadv(cache_of(m->file), v, k, (off_t)range.offset) < 0)
+		last.file = NULL;
+}
+
 /* A read's bytes from the bounce. Whether they are the file's is asked while the GPU copies: to ask takes as long as pread does. */
 static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t n)
 {
@@ -170,6 +214,8 @@ static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t
 	if (copy_begin(&c, b->gpu, b->stream, kind, to, b->data, n, b->pinned.device ? &b->pinned : NULL))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	int code = void_read(m);
+	if (m->road == ROAD_CACHE)
+		look_ahead(m, n);
 	if (copy_end(&c))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	if (code)

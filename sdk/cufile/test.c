@@ -591,7 +591,7 @@ struct worker { CUfileHandle_t h; unsigned seed; };
 /* What is read over and over changes meanwhile: by this program, by another descriptor, in length. */
 static void changes(int fd)
 {
-	enum { N = 3000 };
+	enum { N = 17000 }; /* such reads map a window soon */
 	CUfileHandle_t h = reg(fd);
 	unsigned char *p = malloc(N), *was = malloc(N);
 	WANT(p && was && pread(fd, was, N, 4000) == N);

@@ -12,10 +12,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "testcuda.h"
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451
+#endif
 
 enum { N = 4096 };
 
@@ -240,6 +245,47 @@ static long system_calls(void)
 	n = sum - before;
 	before = sum;
 	return n;
+}
+
+/* Reads of a small file, so far apart from one another, from its page cache: how often the last one has read. */
+static long last_of(CUfileHandle_t h, unsigned char *m, size_t n, const off_t *at, int k)
+{
+	for (int i = 0; i < k; i++) {
+		system_calls();
+		WANT(cuFileRead(h, m, n, at[i], 0) == (ssize_t)n && right(m, (uint64_t)at[i], n));
+	}
+	return system_calls();
+}
+
+/* What comes next is read while the GPU copies, if it is in the page cache, and again when it is asked for. */
+static void ahead(int fd)
+{
+	uint64_t range[2] = {0, 4096}, in[5];
+	CUfileHandle_t h = reg(fd);
+	unsigned char *m = memory(0, 1 << 20), old[16384];
+	static const off_t on[] = {0, 16384, 32768, 49152}, back[] = {600007, 500007, 400007, 300007}, nowhere[] = {0, 16384, 50000, 16384}, again[] = {4096, 4096, 4096, 4096};
+	if (syscall(SYS_cachestat, fd, range, in, 0)) { /* before Linux 6.5 */
+		WANT(last_of(h, m, 16384, on, 4) == last_of(h, m, 16384, nowhere, 4));
+		return;
+	}
+	for (off_t at = 0; at < 1 << 20; at += (off_t)sizeof old) /* all of it is there */
+		WANT(pread(fd, old, sizeof old, at) == (ssize_t)sizeof old);
+	long one = last_of(h, m, 16384, nowhere, 4);
+	WANT(last_of(h, m, 16384, again, 4) == one && last_of(h, m, 2000, on, 4) == one);
+	WANT(last_of(h, m, 16384, on, 4) == one + 1 && last_of(h, m, 4096, back, 4) == one + 1 && last_of(h, m, 16384, back, 4) == one + 1);
+	/* It changes between: new bytes. */
+	WANT(pread(fd, old, sizeof old, 65536) == (ssize_t)sizeof old);
+	last_of(h, m, 16384, on, 4);
+	char *changed = malloc(sizeof old);
+	memset(changed, 'c', sizeof old);
+	WANT(pwrite(fd, changed, sizeof old, 65536) == (ssize_t)sizeof old && cuFileRead(h, m, 16384, 65536, 0) == 16384 && memcmp(m, changed, 16384) == 0);
+	WANT(pwrite(fd, old, sizeof old, 65536) == (ssize_t)sizeof old);
+	free(changed);
+	/* What is not there is left alone. */
+	WANT(fsync(fd) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM) == 0);
+	WANT(last_of(h, m, 16384, on, 4) == one && posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL) == 0);
+	WANT(cuda.free(m) == 0);
+	cuFileHandleDeregister(h);
 }
 
 struct layout { unsigned allocations; size_t stride; int shuffled; unsigned runs; /* copies of what follows one another */ unsigned rows; /* copies of rows */ };
@@ -604,8 +650,10 @@ int main(int argc, char **argv)
 		mounted = i == 1;
 		if (mounted) {
 			counts(fd);
-			if (strcmp(getenv("LANEFS_CUFILE_SMALL"), "cache") == 0)
+			if (strcmp(getenv("LANEFS_CUFILE_SMALL"), "cache") == 0) {
 				crowded(fd);
+				ahead(fd);
+			}
 			many(fd);
 		}
 		bad_memory(fd);

@@ -20,7 +20,7 @@ func TestMemory(t *testing.T) {
 	link(t, usr, test, compile(t, "../testmemory.c", "-I"+filepath.Join(usr, "include/lanefs")), "-pthread")
 	m := sharetest.New(t, 128*mib, 64*mib)
 	file, other := files(t, m)
-	for k, way := range [][]string{{"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_MAP=1", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=cache"}} {
+	for k, way := range [][]string{{"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_MAP=now", "LANEFS_CUFILE_SMALL=lanes"}, {"LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=cache"}} {
 		if !disktest.Turn(k, 3) {
 			continue
 		}
