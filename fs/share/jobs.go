@@ -148,6 +148,12 @@ func (r *ring) worker(first bool) {
 	}
 }
 
+// cuts says whether a read is read in parts. Where others keep the device and the bus busy one long copy is better: of seven requests of 32 MiB under way on an H200 52.9 GB/s
+// instead of 51.
+func (r *ring) cuts(j *job) bool {
+	return j.Len > inParts && (j.Len > mostPart || j.mem.Staged() || r.inFlight.Load() < crowd)
+}
+
 // scratch is memory for carrying out a batch, kept for the next one.
 type scratch struct {
 	results   [mostEntries]int64
@@ -176,7 +182,7 @@ func (r *ring) carryOut(b []job, t *scratch) {
 		switch {
 		case j.err != nil:
 			results[i] = negative(j.err)
-		case j.Op == wire.OpRead && j.Len > inParts:
+		case j.Op == wire.OpRead && r.cuts(j):
 			done, err := fetch(r.ending, j.file, j.mem, int64(j.FileOff), int64(j.MemOff), int64(j.Len), nil)
 			if results[i] = done; err != nil {
 				results[i] = negative(err)

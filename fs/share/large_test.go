@@ -62,6 +62,45 @@ func TestLargeRead(t *testing.T) {
 	require.EqualValues(t, 3, n)
 }
 
+// TestLargeTogether: a large read alone is read in parts, several at once each as a whole.
+func TestLargeTogether(t *testing.T) {
+	const each, at = 20 * mib, 6
+	m := sharetest.New(t, 128*mib, 64*mib)
+	data := noise(8, each+4096)
+	f := m.Write("file", data)
+	s := connect(t, f)
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	b, err := s.Alloc(f, 2*each)
+	require.NoError(t, err)
+	defer b.Close()
+	ring, err := s.NewRing(8)
+	require.NoError(t, err)
+	defer ring.Close()
+	var longest atomic.Int64
+	m.Fail(func(q *blockdev.Request) bool {
+		for n := int64(q.Length()); ; {
+			if was := longest.Load(); q.Op != blockdev.OpRead || n <= was || longest.CompareAndSwap(was, n) {
+				return false
+			}
+		}
+	})
+	for n := 1; n <= at; n += at - 1 {
+		longest.Store(0)
+		clear(b.Bytes())
+		requests := make([]*lanefs.Request, n)
+		for i := range requests {
+			requests[i] = &lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: b, Off: 4096, MemOff: int64(i%2) * each, Len: each}
+		}
+		require.NoError(t, ring.Do(requests...))
+		for _, q := range requests {
+			require.EqualValues(t, each, q.N)
+		}
+		require.True(t, bytes.Equal(data[4096:], b.Bytes()[:each]))
+		require.Equal(t, n == 1, longest.Load() <= 16*mib, "%d at once: %d bytes", n, longest.Load())
+	}
+}
+
 // TestLargeWrite: a commit, and a ring's write, of more than is written at once has all bytes, where they belong.
 func TestLargeWrite(t *testing.T) {
 	const n, at, off = 65*mib + 77, 4099, 777

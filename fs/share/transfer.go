@@ -17,7 +17,8 @@ import (
 const (
 	part     = 4 << 20
 	mostPart = 32 << 20
-	inParts  = 16 << 20 // a request of more than that is read in parts
+	inParts  = 16 << 20 // a ring's request of more than that is read in parts
+	crowd    = 4        // if the ring has fewer requests under way, or it is more than mostPart
 )
 
 // loaders returns how many parts of a range are read at once: enough that the next part always waits at a lane.

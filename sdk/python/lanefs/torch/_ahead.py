@@ -1,6 +1,5 @@
 """Parts of a file that are read while those before them are used, into memory of one's own: for devices whose memory the daemon has none of."""
 
-import contextlib
 import queue
 import threading
 from concurrent.futures import Future
@@ -9,9 +8,8 @@ import torch
 
 from . import _pieces, _slots
 
-AHEAD = 14    # parts of which the read is begun before the one before them is used, at most
+AHEAD = 7     # parts of which the read is begun before the one before them is used, at most
 _THREADS = 2  # while the device takes what one has read, the other reads
-_BATCH = 2    # parts in one batch, at most: the first of them is used when all are there
 
 
 class Ahead:
@@ -71,31 +69,20 @@ class Ahead:
             torch.cuda.current_stream(self._device).wait_event(event)
 
     def _run(self, stream):
-        while (first := self._queue.get()) is not None and not self._closed:
-            batch = [first]
-            with contextlib.suppress(queue.Empty):
-                while len(batch) < _BATCH:
-                    if (then := self._queue.get_nowait()) is None:
-                        return
-                    batch.append(then)
-            event = error = None
+        while (one := self._queue.get()) is not None and not self._closed:
+            read, memory, offset = one
             try:
-                event = self._read(stream, [(memory, offset) for _, memory, offset in batch])
+                read.set_result(self._read(stream, memory, offset))
             except BaseException as e:
-                error = e
-            for read, _, _ in batch:
-                if error is None:
-                    read.set_result(event)
-                else:
-                    read.set_exception(error)
+                read.set_exception(e)
 
-    def _read(self, stream, ranges):
+    def _read(self, stream, memory, offset):
         if stream is None:
-            _pieces.read(self._file, ranges)
+            _pieces.read(self._file, [(memory, offset)])
             return None
         torch.cuda.set_device(self._device)  # of this thread
         with torch.cuda.stream(stream):
-            _pieces.read(self._file, ranges)
+            _pieces.read(self._file, [(memory, offset)])
             event = torch.cuda.Event()
             event.record(stream)
         return event

@@ -73,7 +73,6 @@ class _Chunk:
     def __init__(self, part, ranks, device):
         self.bytes = torch.empty(part * ranks, dtype=torch.uint8, device=device)
         self.parts = list(self.bytes.split(part))
-        self.free = None  # event after the last copy out of it
 
 
 class _Job:
@@ -87,7 +86,7 @@ class _Job:
         if backend == "nccl" and not self._cuda:
             raise ValueError(f"a group of NCCL's gathers on CUDA devices, not on {device}")
         self.file = f = _file.File(filename, "r", fallback)
-        self._reads = None
+        self._reads = self._work = None
         try:
             self.was = _pieces.state(f)
             self._base = _files.data_begins(f)
@@ -99,9 +98,7 @@ class _Job:
             self._step = self._part * self._ranks
             self._starts = range(0, self._size, self._step)
             if self._cuda:
-                self._stream = torch.cuda.Stream(device)
-                self._out = torch.cuda.current_stream(device)
-                self._stream.wait_stream(self._out)
+                self._stream = torch.cuda.current_stream(device)
             self._error = None  # the first of this rank's reads
             where = f, device, self._part, len(self._starts)
             self._reads = _slots.Slots.of(*where) or _ahead.Ahead.of(*where)
@@ -122,15 +119,14 @@ class _Job:
         starts, pending, used = self._starts, None, []  # used: an event for each chunk that was taken
         for i, at in enumerate(starts):
             chunk = self._chunks[i % len(self._chunks)]
-            with torch.cuda.stream(self._stream) if self._cuda else contextlib.nullcontext():
-                if chunk.free is not None:
-                    self._stream.wait_event(chunk.free)
-                self._try(self._reads.finish, i)  # after an error, too: the daemon is not to write to memory that is used again
-                mine = self._reads.tensor(i)
-                if self._flat:
-                    work = dist.all_gather_into_tensor(chunk.bytes, mine, group=self._group, async_op=True)
-                else:
-                    work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
+            self._try(self._reads.finish, i)  # after an error, too: the daemon is not to write to memory that is used again
+            mine = self._reads.tensor(i)
+            # On CUDA it comes after what is on the stream: the copies out of the chunk that had this memory, not those of the last chunk.
+            if self._flat:
+                work = dist.all_gather_into_tensor(chunk.bytes, mine, group=self._group, async_op=True)
+            else:
+                work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
+            self._work = work
             if pending is not None:
                 used.append(self._take(*pending))
             if (then := i + self._reads.ahead) < len(starts):
@@ -152,9 +148,11 @@ class _Job:
 
     def close(self):
         if self._reads is not None:
-            if self._cuda:  # what gathers from the slots
+            if self._work is not None:  # what gathers from the slots
+                with contextlib.suppress(Exception):  # of a group that has failed
+                    self._work.wait()
+            if self._cuda:
                 self._stream.synchronize()
-                self._out.synchronize()
             self._reads.close()
         self.file.close()
 
@@ -175,8 +173,8 @@ class _Job:
         """Copies a chunk to its tensors. Returns an event behind that, on CUDA."""
         work.wait()  # on CUDA the stream waits
         self._where.copy(chunk.bytes, at - self._before, min(self._step, self._size - at))
-        if self._cuda:
-            chunk.bytes.record_stream(self._stream)
-            chunk.free = torch.cuda.Event()
-            chunk.free.record(self._out)
-        return chunk.free
+        if not self._cuda:
+            return None
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return event
