@@ -675,10 +675,12 @@ class Slots(Case):
                     self.assertEqual(len(made), parts[1])
                 self.assertRaises(ValueError, lambda: made[0].memory)
                 self.assertIsNone(_slots.kept.take(object(), made[1].size, torch.device("cpu")))
+                fds = list(_slots.kept._entry[1].ring._reply.fds)
                 child = os.fork()
                 if child == 0:
-                    os._exit(_slots.kept._entry is not None)
+                    os._exit(_slots.kept._entry is not None or any(os.path.exists(f"/proc/self/fd/{fd}") for fd in fds))
                 self.assertEqual(os.waitpid(child, 0)[1], 0, "a child has not what its parent keeps")
+                self.assertEqual([fd for fd in fds if not os.path.exists(f"/proc/self/fd/{fd}")], [])
                 self.assertIsNotNone(made[1].memory)
                 _slots.kept.drop()
                 self.assertRaises(ValueError, lambda: made[1].memory)
@@ -701,6 +703,66 @@ class Slots(Case):
             _slots.kept.drop()
             with mock.patch.object(_slots, "Buffer", side_effect=OSError(12, "no memory")):  # then a stage does it
                 self.assertTrue(torch.equal(lt.load_file(path("slots.safetensors"))["t49"], want["t49"]))
+            _slots.kept.drop()
+
+    def test_scarce(self):
+        """What is kept gives way to what is wanted, and what cannot be given back later is given back at once."""
+        from lanefs.torch import _slots
+        lt.save_file({"t": torch.randn(100_000)}, path("scarce.safetensors"))
+        want, buffer, sizes, start, refused = lt.load_file(path("scarce.safetensors"))["t"], _slots.Buffer, [], threading.Thread.start, []
+
+        def one(file, size):
+            if _slots.kept._entry is not None:
+                raise OSError(12, "no memory")
+            sizes.append(size)
+            return buffer(file, size)
+
+        def no_thread(thread):
+            if thread.name in refused:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+        with mock.patch.object(_slots, "_worth", lambda *_: True), mock.patch.object(_slots, "_mark", lambda _: mock.Mock()), \
+                mock.patch.object(_slots, "KEEP", 60), mock.patch.object(_slots, "Buffer", one), mock.patch.object(threading.Thread, "start", no_thread):
+            _slots.kept.drop()
+            for part in 4096, 8192:
+                with mock.patch.object(_slots, "PART", part):
+                    self.assertTrue(torch.equal(lt.load_file(path("scarce.safetensors"))["t"], want))
+            self.assertEqual(sizes, [part * _slots.slots_for(_slots.AHEAD, 1 << 30) for part in (4096, 8192)], "not half as far ahead")
+            _slots.kept.drop()
+            with mock.patch.object(_slots, "PART", 4096):
+                for name in "lanefs-ring", "lanefs-kept":
+                    refused[:] = name,
+                    if name == "lanefs-kept":
+                        _slots.kept._new()
+                    self.assertTrue(torch.equal(lt.load_file(path("scarce.safetensors"))["t"], want), name)
+                    self.assertIsNone(_slots.kept._entry, name)
+                refused.clear()
+                lt.load_file(path("scarce.safetensors"))
+                self.assertIsNotNone(_slots.kept._entry)
+        _slots.kept.drop()
+
+    def test_interrupted(self):
+        """Wherever an exception passes, neither a ring is left, nor memory."""
+        from lanefs.torch import _slots
+        lt.save_file({"t": torch.randn(100_000)}, path("interrupted.safetensors"))
+        made, new = [], _slots.Ring
+
+        def ring(*args):
+            made.append(new(*args))
+            return made[-1]
+        for where in "Where", "slots_for", "kept.give", "_mark":
+            *of, name = where.split(".")
+            of = getattr(_slots, of[0]) if of else _slots
+            with mock.patch.object(_slots, "_worth", lambda *_: True), mock.patch.object(_slots, "PART", 4096), mock.patch.object(_slots, "_mark", lambda _: mock.Mock()), \
+                    mock.patch.object(_slots, "Ring", ring), mock.patch.object(of, name, side_effect=KeyboardInterrupt):
+                self.assertRaises(KeyboardInterrupt, lt.load_file, path("interrupted.safetensors"))
+            _slots.kept.drop()
+            gc.collect()
+            for r in made:
+                self.assertTrue(r._closed, where)
+                self.assertFalse(r._reaper.is_alive(), where)
+            self.assertEqual(len(made), where != "slots_for", where)
+            made.clear()
 
 
 class Ahead(Case):
@@ -769,6 +831,7 @@ RANK = """
 import os, sys, torch, torch.distributed as dist
 import lanefs.torch as lt
 from lanefs.torch import _group
+from lanefs import File
 from lanefs.torch._slots import Slots
 rank, size, path, meet = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 dist.init_process_group("gloo", init_method="file://" + meet, rank=rank, world_size=size)
@@ -792,7 +855,7 @@ def direct(s, i):
 def load(name):
     try:
         return lt.load_file(name, group=dist.group.WORLD)
-    except OSError as e:
+    except (OSError, ValueError) as e:
         return str(e)
 _group._pieces.read, Slots.finish = by_stage, direct
 for Slots.of in slots, lambda *_: None:
@@ -820,7 +883,28 @@ for fault in lambda f: (), lambda f: os.fstat(1 << 20):  # while it was loaded, 
     print(load(path))
     dist.barrier()
 _group._pieces.state = state
+# It grows, for one rank between two looks at its size: then that one would wait for fewer chunks than the others.
+length, looks = File.size.fget, 0
+
+def longer(f):
+    global looks
+    looks += 1
+    return length(f) - (8192 if looks <= 2 else 0)
+File.size = property(longer if rank == 0 else length)
+print(load(path))
+File.size = property(length)
+# Its header is another one when it is parsed.
+begins = _group._files.data_begins
+_group._files.data_begins = lambda *args: begins(*args) - (8 if rank == 0 else 0)
+print(load(path))
+_group._files.data_begins = begins
 assert load(path).keys() == want.keys()
+none = os.path.join(os.path.dirname(path), "none.safetensors")
+if rank == 0:
+    with open(none, "wb") as f:
+        f.write((4088).to_bytes(8, "little") + b"{}".ljust(4088))
+dist.barrier()
+assert load(none) == {}
 """
 
 
@@ -840,7 +924,7 @@ class Group(Case):
             for p in ranks:
                 p.kill()
                 p.wait()
-        self.assertEqual([len(s) for s in said], [12] * n, said)
+        self.assertEqual([len(s) for s in said], [14] * n, said)
         for i in range(6):  # by the daemon's own writes to memory that it has, and by a stage
             self.assertEqual(sum(int(s[i]) for s in said), size, "together they read the file once")
         for s in said:  # all fail, whoever's fault it is, and the group is still good
@@ -850,6 +934,8 @@ class Group(Case):
             self.assertIn("not the same file", s[9])
             self.assertIn("was changed", s[10])
             self.assertIn("Bad file descriptor", s[11])
+            self.assertIn("not a safetensors file", s[12])
+            self.assertIn("was changed", s[13])
 
 
 if __name__ == "__main__":

@@ -70,14 +70,14 @@ def load_file(filename, device="cpu", *, group=None, fallback=False):
         raise OSError(f"{f.path!r} changes all the time")
 
 
-def header(f):
-    """The header of an open file: where the tensors' bytes begin, {name: (dtype, shape, start, end)}, the metadata."""
-    return _safetensors.read_header(lambda n, at: os.pread(f.fd, n, at), f.size)
+def header(f, size=None):
+    """The header of an open file of size bytes, as long as it is if None: where the tensors' bytes begin, {name: (dtype, shape, start, end)}, the metadata."""
+    return _safetensors.read_header(lambda n, at: os.pread(f.fd, n, at), f.size if size is None else size)
 
 
-def data_begins(f):
-    """Where the tensors' bytes begin, of an open file."""
-    return _safetensors.data_begins(lambda n, at: os.pread(f.fd, n, at), f.size)
+def data_begins(f, size):
+    """Where the tensors' bytes begin, of an open file of size bytes."""
+    return _safetensors.data_begins(lambda n, at: os.pread(f.fd, n, at), size)
 
 
 def empty(entries, device, path):

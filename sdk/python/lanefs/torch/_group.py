@@ -89,10 +89,11 @@ class _Job:
         self._reads = self._work = None
         try:
             self.was = _pieces.state(f)
-            self._base = _files.data_begins(f)
+            size = f.size  # from now on, whatever becomes of it: ranks that agree on it take as many chunks
+            begins = self._base = _files.data_begins(f, size)
             self._before = self._base % _slots.ALIGN  # bytes of the header in the first chunk
             self._base -= self._before
-            self._size = f.size - self._base
+            self._size = size - self._base
             part = min(min(CHUNK, self._size) // self._ranks, _slots.PART)
             self._part = max(_slots.ALIGN, -(-part // _slots.ALIGN) * _slots.ALIGN)
             self._step = self._part * self._ranks
@@ -105,8 +106,10 @@ class _Job:
             for i in range(min(self._reads.ahead, len(self._starts))):
                 self._try(self._begin, i)
             # While the drive reads:
-            base, entries, _ = _files.header(f)
-            self.seen = f.size, base, sorted(entries.items())
+            base, entries, _ = _files.header(f, size)
+            if base != begins:
+                raise self._was_changed()
+            self.seen = size, base, sorted(entries.items())
             self.tensors = _files.empty(entries, device, f.path)
             self._where = _slots.Where(entries, self.tensors)
             self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
@@ -144,7 +147,10 @@ class _Job:
             now = _pieces.state(self.file)
         except OSError as e:  # the daemon has ended: the other ranks wait to hear of it
             return e
-        return None if now == self.was else OSError(f"{self.file.path!r} was changed while it was loaded")
+        return None if now == self.was else self._was_changed()
+
+    def _was_changed(self):
+        return OSError(f"{self.file.path!r} was changed while it was loaded")
 
     def close(self):
         if self._reads is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 import time
 
@@ -18,6 +19,39 @@ KEEP = 1.0        # seconds for which memory is kept that was used
 _LEAST = 8        # parts that are worth the memory: to register it takes 5 ms
 
 
+class _Memory:
+    """A buffer, its bytes as a tensor, and a ring for it. They end with the last reference: wherever an exception passes, KeyboardInterrupt for one, none is left, as a ring would
+    be that has a thread."""
+
+    def __init__(self, file, size, device):
+        self.buffer = self.ring = None
+        try:
+            self.buffer = Buffer(file, size)
+            self.tensor = torch.from_dlpack(self.buffer)
+            if self.tensor.device != device:
+                raise OSError(f"the mount's memory is on {self.tensor.device}")
+            self.ring = Ring(file)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        ring, self.ring = self.ring, None
+        buffer, self.buffer = self.buffer, None
+        try:
+            if ring is not None:
+                ring.close()
+        finally:
+            if buffer is not None:
+                buffer.close()
+
+    _ending = staticmethod(sys.is_finalizing)  # which is there until the end, unlike modules
+
+    def __del__(self):
+        if not self._ending():  # then the end of the process frees all
+            self.close()
+
+
 class _Kept:
     """The memory that was used last and its ring, for a moment: a model has many files. A thread that lives as long as that gives it back: to start one for each file takes
     half a millisecond."""
@@ -30,31 +64,40 @@ class _Kept:
         self._lock, self._entry, self._until, self._thread = threading.Lock(), None, 0.0, None
 
     def _forked(self):
-        self._parents = self._entry  # never given back here: it is the parent's
+        self._parents = self._entry  # the memory is never given back here: it is the parent's
         self._new()
+        if self._parents is not None:
+            with contextlib.suppress(OSError):
+                self._parents[1].ring.close()  # which closes what this process has of its descriptors
 
     def take(self, *key):
-        """A buffer, a ring, and the buffer's bytes as a tensor, which were given with that key. None: there are none."""
+        """The memory that was given with that key. None: there is none."""
         with self._lock:
             if self._entry is None or self._entry[0] != key:
                 return None
-            (_, *found), self._entry = self._entry, None
+            (_, found), self._entry = self._entry, None
         return found
 
-    def give(self, key, buffer, ring, memory):
-        """Keeps a buffer that nothing uses, and its ring. The key is their session, the buffer's size and device."""
+    def give(self, key, memory):
+        """Keeps memory that nothing uses. The key is its session, its size and device."""
         with self._lock:
-            old, self._entry, self._until = self._entry, (key, buffer, ring, memory), time.monotonic() + KEEP
+            old, self._entry, self._until = self._entry, (key, memory), time.monotonic() + KEEP
             if self._thread is None:
-                self._thread = threading.Thread(target=self._wait, name="lanefs-kept", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._wait, name="lanefs-kept", daemon=True)
+                try:
+                    thread.start()  # it waits for the lock
+                    self._thread = thread
+                except RuntimeError:  # no thread can be had, so nobody would give it back
+                    self._entry = None
+                    memory.close()
         self._close(old)
 
     def drop(self):
-        """Gives the memory back, if no load has taken it."""
+        """Gives the memory back, if no load has taken it. Returns whether there was some."""
         with self._lock:
             old, self._entry = self._entry, None
         self._close(old)
+        return old is not None
 
     def _wait(self):
         while True:
@@ -69,11 +112,7 @@ class _Kept:
     @staticmethod
     def _close(entry):
         if entry is not None:
-            _, buffer, ring, _ = entry
-            try:
-                ring.close()
-            finally:
-                buffer.close()
+            entry[1].close()
 
 
 kept = _Kept()
@@ -86,20 +125,8 @@ class Slots:
         self._file, self._reads, self._part = file, {}, part
         self.ahead = ahead
         self._key = file.session, part * slots_for(ahead, chunks), device
-        found = kept.take(*self._key) or self._new(*self._key)
-        self._buffer, self._ring, self._memory = found
-        self._tensors = list(self._memory[:self._buffer.size // part * part].split(part))
-
-    def _new(self, _, size, device):
-        with contextlib.ExitStack() as undo:
-            buffer = Buffer(self._file, size)
-            undo.callback(buffer.close)
-            memory = torch.from_dlpack(buffer)
-            if memory.device != device:
-                raise OSError(f"the mount's memory is on {memory.device}")
-            ring = Ring(self._file)
-            undo.pop_all()
-        return buffer, ring, memory
+        self._memory = kept.take(*self._key) or _Memory(file, *self._key[1:])
+        self._tensors = list(self._memory.tensor[:self._memory.buffer.size // part * part].split(part))
 
     @classmethod
     def of(cls, file, *args):
@@ -107,10 +134,12 @@ class Slots:
         if file.session is None:
             return None
         for ahead in AHEAD, AHEAD // 2:  # half where there is not enough memory
-            try:
-                return cls(file, *args, ahead)
-            except (OSError, BufferError):
-                pass
+            again = True
+            while again:
+                try:
+                    return cls(file, *args, ahead)
+                except (OSError, BufferError, RuntimeError):  # the last is a thread's
+                    again = kept.drop()  # what is kept may be what is missing
         return None
 
     def close(self):
@@ -119,7 +148,8 @@ class Slots:
             read.exception()
         self._reads.clear()
         self._tensors = None
-        kept.give(self._key, self._buffer, self._ring, self._memory)
+        memory, self._memory = self._memory, None
+        kept.give(self._key, memory)
 
     def tensor(self, i):
         return self._tensors[i % len(self._tensors)]
@@ -130,7 +160,7 @@ class Slots:
 
     def begin(self, i, offset, n):
         start = i % len(self._tensors) * self._part
-        self._reads[i] = self._ring.read(self._file, self._buffer, offset, start, n), offset, n
+        self._reads[i] = self._memory.ring.read(self._file, self._memory.buffer, offset, start, n), offset, n
 
     def finish(self, i):
         """Waits for the read of part i."""
@@ -140,8 +170,8 @@ class Slots:
 
 
 def slots_for(ahead, chunks):
-    """How many slots so many parts have, of which so many are read ahead."""
-    return min(ahead + min(ahead, SPARE), chunks)
+    """How many slots so many parts have, of which so many are read ahead: one at least, for there is no memory of no bytes."""
+    return max(1, min(ahead + min(ahead, SPARE), chunks))
 
 
 class Where:
