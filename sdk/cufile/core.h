@@ -90,6 +90,7 @@ struct file {
 	void *next;           /* handle of the next library, or NULL */
 	pthread_mutex_t lock; /* protects windows */
 	struct window *windows;
+	int unseen;           /* atomic: the kernel does not say what is in the page cache */
 	struct choice small[2][2][3]; /* by whether they go together, whether the memory is a GPU's, and size */
 	char name[128];       /* for traces */
 };

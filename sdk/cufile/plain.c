@@ -170,38 +170,43 @@ static ssize_t checked(const struct move *m, ssize_t n)
 	return code ? -1 : n;
 }
 
+/* Whether all of a range is in the page cache, of which part may be under way yet. 0, too, if the kernel does not say: before Linux 6.5, and of what is another user's. */
+static int cached(struct file *f, uint64_t offset, uint64_t n)
+{
+	struct { uint64_t offset, length; } range = {offset, n};
+	struct { uint64_t cached, dirty, writeback, evicted, recently; } in;
+	if (__atomic_load_n(&f->unseen, __ATOMIC_RELAXED))
+		return 0;
+	if (syscall(SYS_cachestat, cache_of(f), &range, &in, 0)) {
+		__atomic_store_n(&f->unseen, 1, __ATOMIC_RELAXED);
+		return 0;
+	}
+	return in.cached >= (offset + n - 1) / ALIGNED - offset / ALIGNED + 1;
+}
+
 /*
  * While the GPU copies the CPU has nothing to do. The thread's next read, if the last ones were as far apart from one another, finds its bytes in the CPU's caches
  * then: of a large file pread waits for the memory as long as for all else. They are read again when they are asked for, so they cannot be old ones.
- * What is not in the page cache is left alone: to read it could take any time. cachestat(2), Linux 6.5, says what is.
+ * What is not in the page cache is left alone: to read it could take any time, and so could what the kernel reads ahead just now, though its pages are there.
+ * It has not read as far as FAR beyond the next read: what is there, too, is from before. Of the last FAR of a file nothing is looked at.
  */
 static void look_ahead(const struct move *m, size_t n)
 {
+	enum { FAR = 16 << 20 }; /* four times what a mount has the kernel read ahead */
 	static _Thread_local struct { const struct file *file; off_t offset, step; } last;
 	static _Thread_local char page[ALIGNED]; /* nobody wants it */
-	static int unknown; /* atomic: the kernel has no such call */
-	struct { uint64_t offset, length; } range = {(uint64_t)m->offset, n};
-	struct { uint64_t cached, dirty, writeback, evicted, recently; } in;
 	struct iovec v[SMALL / ALIGNED];
-	off_t step = m->offset - last.offset;
+	off_t step = m->offset - last.offset, next = m->offset + step;
 	int in_step = m->file == last.file && step && step == last.step;
 	last.file = m->file;
 	last.offset = m->offset;
 	last.step = step;
-	if (!in_step || n < ALIGNED || n > SMALL || m->offset + step < 0 || __atomic_load_n(&unknown, __ATOMIC_RELAXED))
-		return;
-	range.offset += (uint64_t)step;
-	if (syscall(SYS_cachestat, cache_of(m->file), &range, &in, 0)) {
-		if (errno == ENOSYS)
-			__atomic_store_n(&unknown, 1, __ATOMIC_RELAXED);
-		return;
-	}
-	if (in.cached < (range.offset + n - 1) / ALIGNED - range.offset / ALIGNED + 1)
+	if (!in_step || n < ALIGNED || n > SMALL || next < 0 || !cached(m->file, (uint64_t)next, n) || !cached(m->file, (uint64_t)next + FAR, 1))
 		return;
 	int k = 0;
 	for (size_t left = n; left > 0; left -= v[k++].iov_len)
 		v[k] = (struct iovec){page, left < ALIGNED ? left : ALIGNED};
-	if (preadv(cache_of(m->file), v, k, (off_t)range.offset) < 0)
+	if (preadv(cache_of(m->file), v, k, next) < 0)
 		last.file = NULL;
 }
 
@@ -214,7 +219,7 @@ static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t
 	if (copy_begin(&c, b->gpu, b->stream, kind, to, b->data, n, b->pinned.device ? &b->pinned : NULL))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	int code = void_read(m);
-	if (m->road == ROAD_CACHE)
+	if (!code && m->road == ROAD_CACHE)
 		look_ahead(m, n);
 	if (copy_end(&c))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
