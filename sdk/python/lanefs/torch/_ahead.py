@@ -1,5 +1,6 @@
 """Parts of a file that are read while those before them are used, into memory of one's own: for devices whose memory the daemon has none of."""
 
+import contextlib
 import queue
 import threading
 from concurrent.futures import Future
@@ -8,8 +9,9 @@ import torch
 
 from . import _pieces, _slots
 
-AHEAD = 7     # parts of which the read is begun before the one before them is used, at most
+AHEAD = 14    # parts of which the read is begun before the one before them is used, at most
 _THREADS = 2  # while the device takes what one has read, the other reads
+_BATCH = 2    # parts in one batch, at most: the first of them is used when all are there
 
 
 class Ahead:
@@ -69,20 +71,31 @@ class Ahead:
             torch.cuda.current_stream(self._device).wait_event(event)
 
     def _run(self, stream):
-        while (one := self._queue.get()) is not None and not self._closed:
-            read, memory, offset = one
+        while (first := self._queue.get()) is not None and not self._closed:
+            batch = [first]
+            with contextlib.suppress(queue.Empty):
+                while len(batch) < _BATCH:
+                    if (then := self._queue.get_nowait()) is None:
+                        return
+                    batch.append(then)
+            event = error = None
             try:
-                read.set_result(self._read(stream, memory, offset))
+                event = self._read(stream, [(memory, offset) for _, memory, offset in batch])
             except BaseException as e:
-                read.set_exception(e)
+                error = e
+            for read, _, _ in batch:
+                if error is None:
+                    read.set_result(event)
+                else:
+                    read.set_exception(error)
 
-    def _read(self, stream, memory, offset):
+    def _read(self, stream, ranges):
         if stream is None:
-            _pieces.read(self._file, [(memory, offset)])
+            _pieces.read(self._file, ranges)
             return None
         torch.cuda.set_device(self._device)  # of this thread
         with torch.cuda.stream(stream):
-            _pieces.read(self._file, [(memory, offset)])
+            _pieces.read(self._file, ranges)
             event = torch.cuda.Event()
             event.record(stream)
         return event

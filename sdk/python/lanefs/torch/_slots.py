@@ -11,8 +11,8 @@ import torch
 from .._memory import Buffer
 from .._ring import Ring
 
-PART = 32 << 20   # bytes, at most. Each costs a third of a millisecond of Python, and the daemon reads each by one copy
-AHEAD = 7         # parts of which the read is begun before the one before them is used, at most
+PART = 32 << 20   # bytes, at most: each chunk costs a third of a millisecond of Python, and the daemon reads each part by one copy
+AHEAD = 7         # parts of which the read is begun before the one before them is used, at most; twice as many of half of that or less
 SPARE = 2         # slots more, at most: the device may still use as many parts, so that its end is hardly ever waited for
 ALIGN = 4096      # bytes: where parts begin in the file, so that none has edges, which go another way than the rest
 KEEP = 1.0        # seconds for which memory is kept that was used
@@ -129,15 +129,16 @@ class Slots:
         self._tensors = list(self._memory.tensor[:self._memory.buffer.size // part * part].split(part))
 
     @classmethod
-    def of(cls, file, *args):
+    def of(cls, file, device, part, chunks):
         """None where the mount has no memory on the device, or no more of it, or the file is on none: the stage, or what stands for it, does it, too."""
         if file.session is None:
             return None
-        for ahead in AHEAD, AHEAD // 2:  # half where there is not enough memory
+        most = AHEAD * (2 if part <= PART // 2 else 1)
+        for ahead in most, most // 2:  # half where there is not enough memory
             again = True
             while again:
                 try:
-                    return cls(file, *args, ahead)
+                    return cls(file, device, part, chunks, ahead)
                 except (OSError, BufferError, RuntimeError):  # the last is a thread's
                     again = kept.drop()  # what is kept may be what is missing
         return None
