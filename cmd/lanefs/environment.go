@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -97,11 +98,24 @@ func (cfg *mountConfig) openLog(path string) (*os.File, error) {
 			return nil, fmt.Errorf("log %q: it is a device: name a file of its own", path)
 		}
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("log %q: %w", path, reason(err))
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+	// Without O_NONBLOCK the opening of a FIFO waits for its reader, for ever where none comes.
+	fd, err := unix.Open(path, flags, 0o600)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(path, flags, 0o600)
 	}
-	return f, nil
+	if errors.Is(err, unix.ENXIO) {
+		if st, err := os.Stat(path); err == nil && st.Mode()&os.ModeNamedPipe != 0 {
+			return nil, fmt.Errorf("log %q: nobody reads this FIFO: start its reader first", path)
+		}
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, false) // lines wait: patientLog knows how long
+	}
+	if err != nil {
+		return nil, fmt.Errorf("log %q: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // warnings logs what a command has to say beside its output.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -157,6 +159,30 @@ func TestLogFile(t *testing.T) {
 	require.Contains(t, p.fails("mount", "-o", "log="+img, img, mnt), "it is a device: name a file of its own")
 	require.Contains(t, p.fails("mount", "--foreground", "-o", "log="+img, img, mnt), "it is a device: name a file of its own")
 	require.Equal(t, before, sum(t, img))
+}
+
+// TestLogFIFO has a FIFO as the log. Without a reader its opening waited for ever, and the command with it.
+func TestLogFIFO(t *testing.T) {
+	p := newPlace(t)
+	img, mnt, fifo := p.image("image", 32), p.mkdir("mnt"), p.path("fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	require.Contains(t, p.fails("mount", "-o", "log="+fifo, img, mnt), "nobody reads this FIFO: start its reader first")
+	require.Contains(t, p.fails("mount", "--foreground", "-o", "log="+fifo, img, mnt), "nobody reads this FIFO: start its reader first")
+
+	reader, err := os.OpenFile(fifo, os.O_RDWR, 0) // with a writer, so that it does not end
+	require.NoError(t, err)
+	defer reader.Close()
+	p.ok("mount", "-o", "log="+fifo, img, mnt)
+	p.ok("umount", mnt)
+	require.NoError(t, reader.SetReadDeadline(time.Now().Add(time.Minute)))
+	var said []byte
+	for !bytes.Contains(said, []byte("msg=unmounted")) {
+		b := make([]byte, 4096)
+		n, err := reader.Read(b)
+		require.NoError(t, err, string(said))
+		said = append(said, b[:n]...)
+	}
+	require.Contains(t, string(said), "msg=mounted")
 }
 
 func TestIdentify(t *testing.T) {

@@ -29,7 +29,11 @@ func resolveDir(dir string) (string, error) {
 	}
 	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
 	if err != nil {
-		return "", fmt.Errorf("mount point %q: %w: create it first", dir, reason(err))
+		remedy := ""
+		if errors.Is(err, os.ErrNotExist) {
+			remedy = ": create it first"
+		}
+		return "", fmt.Errorf("mount point %q: %w%s", dir, reason(err), remedy)
 	}
 	return filepath.Join(parent, filepath.Base(abs)), nil
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/moby/sys/mountinfo"
@@ -97,4 +98,21 @@ func TestNames(t *testing.T) {
 	out, err = c.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	p.ok("umount", mnt)
+}
+
+// TestMountPointOfNoUse has mount points that creating them does not help.
+func TestMountPointOfNoUse(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
+	require.NoError(t, os.Symlink("loop", filepath.Join(dir, "loop")))
+	long := filepath.Join(dir, strings.Repeat("a", 256), "b")
+	for in, want := range map[string]string{
+		filepath.Join(dir, "file", "a", "b"): "not a directory", filepath.Join(dir, "loop", "a"): "too many", long: "file name too long",
+	} {
+		_, err := resolveDir(in)
+		require.ErrorContains(t, err, want)
+		require.NotContains(t, err.Error(), "create it first")
+	}
+	_, err := resolveDir(filepath.Join(dir, "absent", "a"))
+	require.ErrorContains(t, err, "no such file or directory: create it first")
 }
