@@ -89,7 +89,10 @@ func (c *mountConfig) set(device, dir string, options []string) error {
 	if c.Dir, err = resolveDir(dir); err != nil {
 		return err
 	}
-	return c.checkNames()
+	if err := c.checkNames(); err != nil {
+		return err
+	}
+	return c.checkOwnFiles()
 }
 
 // exactly checks the number of arguments and says what they are.

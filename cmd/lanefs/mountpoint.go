@@ -57,6 +57,28 @@ func (c *mountConfig) checkNames() error {
 	return nil
 }
 
+// checkOwnFiles refuses a mount over the daemon's own files. Its sockets would be on the mount that it serves: no command finds what the mount hides, and a
+// socket that the mount holds keeps it busy for as long as the daemon lives.
+func (c *mountConfig) checkOwnFiles() error {
+	if run := runDirs(os.Geteuid())[0]; liesIn(run, c.Dir) {
+		return fmt.Errorf("mount point %q: the daemon's own files are in %q, and the mount would hide them: name another directory", c.Dir, run)
+	}
+	if strings.HasPrefix(c.Metrics, "/") && liesIn(c.Metrics, c.Dir) {
+		return fmt.Errorf("metrics=%s: a socket on the mount itself would keep it busy: name a path outside of %q", c.Metrics, c.Dir)
+	}
+	return nil
+}
+
+// liesIn: is name the directory dir, which has no links in it, or below it? What does not exist lies in nothing, but for a name that is to be made.
+func liesIn(name, dir string) bool {
+	real, err := resolveDir(name)
+	if err != nil {
+		return false
+	}
+	rel, err := filepath.Rel(dir, real)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
 // reason is err without the operation and the path, which the message around it has.
 func reason(err error) error {
 	var p *os.PathError

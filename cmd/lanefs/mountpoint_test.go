@@ -116,3 +116,34 @@ func TestMountPointOfNoUse(t *testing.T) {
 	_, err := resolveDir(filepath.Join(dir, "absent", "a"))
 	require.ErrorContains(t, err, "no such file or directory: create it first")
 }
+
+// TestOwnFiles has mounts that would hide the daemon's own files, or hold its socket: nothing but a kill ended them.
+func TestOwnFiles(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	run := runDirs(os.Geteuid())[0]
+	if os.Geteuid() != 0 {
+		t.Setenv("XDG_RUNTIME_DIR", dir)
+		run = filepath.Join(dir, "lanefs")
+	}
+	for _, at := range []string{run, filepath.Dir(run)} {
+		require.ErrorContains(t, (&mountConfig{Dir: at}).checkOwnFiles(), "the mount would hide them: name another directory", at)
+	}
+	mnt := filepath.Join(dir, "mnt")
+	require.NoError(t, os.Mkdir(mnt, 0o700))
+	require.NoError(t, os.Symlink("mnt", filepath.Join(dir, "link")))
+	for metrics, in := range map[string]bool{"/link/sock": true, "/mnt/sock": true, "/mnt": true, "/mnt2": false, "/sock": false, "/..mnt": false, "/none/mnt/sock": false} {
+		c := &mountConfig{Dir: mnt}
+		c.Metrics = dir + metrics
+		if err := c.checkOwnFiles(); in {
+			require.ErrorContains(t, err, "a socket on the mount itself would keep it busy: name a path outside of", metrics)
+		} else {
+			require.NoError(t, err, metrics)
+		}
+	}
+
+	p := newPlace(t)
+	img, own := p.image("image", 32), p.mkdir("mnt")
+	require.Contains(t, p.fails("mount", "-o", "metrics="+filepath.Join(own, "sock"), img, own), "would keep it busy")
+	require.False(t, p.mounted(own))
+}

@@ -33,13 +33,21 @@ type served struct {
 func runDir() (string, error) {
 	dir := runDirs(os.Geteuid())[0]
 	if err := os.Mkdir(dir, 0o700); err != nil && !os.IsExist(err) {
-		remedy := "set XDG_RUNTIME_DIR to a directory of your own"
-		if os.Geteuid() == 0 {
-			remedy = "in a container with a read-only root mount a tmpfs there: docker run --tmpfs /run"
-		}
-		return "", fmt.Errorf("runtime directory %q: %w (%s must be there and writable: %s)", dir, err, filepath.Dir(dir), remedy)
+		return "", runDirError(dir, filepath.Dir(dir), err)
 	}
 	return dir, checkRunDir(dir)
+}
+
+// runDirError is err with what to do: wanted cannot be written.
+func runDirError(dir, wanted string, err error) error {
+	remedy := "set XDG_RUNTIME_DIR to a directory of your own"
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		remedy = "make room there, of inodes, too (df, df -i)"
+	case os.Geteuid() == 0:
+		remedy = "in a container with a read-only root mount a tmpfs there: docker run --tmpfs /run"
+	}
+	return fmt.Errorf("runtime directory %q: %w (%s must be there and writable: %s)", dir, err, wanted, remedy)
 }
 
 // runDirs are where a user's daemons may be, the likeliest first.
@@ -132,7 +140,7 @@ func claim(mountpoint string) (*runFiles, error) {
 	for end := time.Now().Add(claimTime); ; time.Sleep(claimStep) {
 		f, err := os.OpenFile(base+lockEnd, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
-			return nil, err
+			return nil, runDirError(dir, dir, err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
