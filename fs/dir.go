@@ -82,6 +82,8 @@ func (d *dirHandle) fill(how ext4.Reading) error {
 //
 // READDIRPLUS looks up the name, not the number in the entry: the name may have been removed and the number reused since. If there is no
 // such name any more, or the stream has had its share of attributes, the reply has a node ID of zero, and the kernel looks the name up itself. It does not use what "." and ".." say.
+//
+// So it is for a file that the kernel was told of before, and that no request came for since: a directory that is listed again and again costs names only.
 func (d *dirHandle) add(e *ext4.DirEntry, out *fuse.DirEntryList, plus bool) bool {
 	entry := fuse.DirEntry{Name: e.Name, Ino: uint64(e.Ino), Mode: uint32(e.Type) << 12, Off: e.Cookie}
 	if !plus {
@@ -91,7 +93,7 @@ func (d *dirHandle) add(e *ext4.DirEntry, out *fuse.DirEntryList, plus bool) boo
 	if to == nil {
 		return false
 	}
-	if e.Name == "." || e.Name == ".." || d.known == dirAttributes {
+	if e.Name == "." || e.Name == ".." || d.known == dirAttributes || d.node.srv.nodes.fresh(e.Ino) {
 		return true
 	}
 	d.known++

@@ -160,3 +160,68 @@ func TestOddNames(t *testing.T) {
 		require.NoError(t, os.Remove(m.path(name)))
 	}
 }
+
+// TestListAgain: a directory that is listed again has no attributes in its listing of files that the kernel was told of, and there is still no request for
+// each file; a file that was changed since, and one with two names, comes with them.
+func TestListAgain(t *testing.T) {
+	m := newMount(t, Options{})
+	dir := m.path("dir")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	const count = 50
+	for i := range count {
+		require.NoError(t, os.WriteFile(fmt.Sprintf("%s/%d", dir, i), nil, 0o644))
+	}
+	require.NoError(t, os.Link(dir+"/0", dir+"/other"))
+	m.unmount()
+	m.volume.open()
+	m = mountVolume(t, m.volume, Options{})
+	dir = m.path("dir")
+	requests := func() (n uint64) {
+		for _, s := range m.srv.Stats().Times {
+			if s.Kind == "lookup" || s.Kind == "getattr" {
+				n += uint64(s.Count)
+			}
+		}
+		return n
+	}
+	// The kernel's count says how often it was told of each file.
+	times := func() []uint64 {
+		by := make([]uint64, count)
+		for i := range by {
+			var st unix.Stat_t
+			require.NoError(t, unix.Lstat(fmt.Sprintf("%s/%d", dir, i), &st))
+			m.srv.nodes.mu.Lock()
+			by[i] = m.srv.nodes.known[uint32(st.Ino)].refs &^ told
+			m.srv.nodes.mu.Unlock()
+		}
+		return by
+	}
+	list := func() {
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, entries, count+1)
+		before := requests()
+		for _, e := range entries {
+			_, err := e.Info()
+			require.NoError(t, err)
+		}
+		require.Equal(t, before, requests(), "requests for files")
+	}
+	list()
+	first := times()
+	for range 3 {
+		list()
+	}
+	again := times()
+	require.Greater(t, again[0], first[0], "a file with two names")
+	require.Equal(t, first[1:], again[1:])
+
+	require.NoError(t, os.WriteFile(dir+"/7", []byte("changed"), 0o644))
+	list()
+	changed := times()
+	require.Greater(t, changed[7], again[7])
+	require.Equal(t, again[8:], changed[8:])
+	info, err := os.Stat(dir + "/7")
+	require.NoError(t, err)
+	require.EqualValues(t, len("changed"), info.Size())
+}

@@ -15,7 +15,7 @@ import (
 func (s *Server) reply(in *ext4.Inode, out *fuse.EntryOut) *node {
 	// Attr may wait for a write to the file, so it is called before the table is locked.
 	a := in.Attr()
-	n := s.nodes.intern(s, in, a.Generation)
+	n := s.nodes.intern(s, in, a.Generation, a.Links == 1 || a.Mode&sIFMT == sIFDIR)
 	n.fillEntry(&a, out)
 	return n
 }

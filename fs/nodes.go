@@ -35,18 +35,21 @@ type nodes struct {
 
 // record is what there is of every inode that the kernel knows. It has no pointers, so that the garbage collector skips the table.
 type record struct {
-	refs       uint64 // the kernel's count: one for every reply with an entry, taken back by FORGET
+	refs       uint64 // the kernel's count: one for every reply with an entry, taken back by FORGET; and the bit told
 	generation uint32
 	paged      uint32 // of a node that was dropped
 }
+
+// told is the bit in record.refs that keeps node.fresh of a node that was dropped.
+const told = 1 << 63
 
 func newNodes() nodes {
 	return nodes{known: make(map[uint32]record), loaded: make(map[uint32]*node), nameless: make(map[*node]bool)}
 }
 
 // intern returns the node of in, in use, with one more kernel reference, for a reply that carries an entry. It takes over the caller's
-// reference on in. generation is the inode's.
-func (t *nodes) intern(s *Server, in *ext4.Inode, generation uint32) *node {
+// reference on in. generation is the inode's, and single says whether it has one name only.
+func (t *nodes) intern(s *Server, in *ext4.Inode, generation uint32, single bool) *node {
 	ino := in.Ino()
 	t.mu.Lock()
 	r := t.known[ino]
@@ -58,6 +61,7 @@ func (t *nodes) intern(s *Server, in *ext4.Inode, generation uint32) *node {
 	if !have {
 		n = t.loadedLocked(s, in)
 	}
+	n.fresh = single && n.leaving.Load() == 0
 	t.mu.Unlock()
 	if have {
 		in.Put()
@@ -88,6 +92,7 @@ func (t *nodes) useLocked(ino uint32) *node {
 		}
 	}
 	n.users++
+	n.fresh = false
 	return n
 }
 
@@ -97,6 +102,16 @@ func (t *nodes) loadedLocked(s *Server, in *ext4.Inode) *node {
 	n.paged.Store(int64(t.known[in.Ino()].paged))
 	t.loaded[in.Ino()] = n
 	return n
+}
+
+// fresh reports whether the kernel knows an inode and most likely has its attributes.
+func (t *nodes) fresh(ino uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.loaded[ino]; n != nil {
+		return n.fresh
+	}
+	return t.known[ino].refs&told != 0
 }
 
 // use returns a loaded node, in use. If it is nil, known says whether the kernel knows the inode, and of which generation.
@@ -178,6 +193,10 @@ func (t *nodes) unloadLocked(n *node) {
 	delete(t.loaded, ino)
 	r := t.known[ino]
 	r.paged = pagedPages(n.paged.Load())
+	r.refs &^= told
+	if n.fresh {
+		r.refs |= told
+	}
 	t.known[ino] = r
 }
 
@@ -202,8 +221,8 @@ func (t *nodes) forget(id, count uint64) {
 	ino := uint32(id)
 	t.mu.Lock()
 	r, known := t.known[ino]
-	r.refs -= min(count, r.refs)
-	if !known || r.refs > 0 {
+	r.refs -= min(count, r.refs&^told)
+	if !known || r.refs&^told > 0 {
 		if known {
 			t.known[ino] = r
 		}

@@ -66,5 +66,56 @@ func TestNodes(t *testing.T) {
 }
 
 func intern(s *Server, in *ext4.Inode) *node {
-	return s.nodes.intern(s, in, in.Generation())
+	return s.nodes.intern(s, in, in.Generation(), true)
+}
+
+// TestFreshNodes: that the kernel has a file's attributes is known until the next request for the file, also while its node is dropped, and takes no part in
+// the kernel's count.
+func TestFreshNodes(t *testing.T) {
+	v := newVolume(t)
+	root, err := v.vol.Root()
+	require.NoError(t, err)
+	s := &Server{vol: v.vol, nodes: newNodes()}
+	s.root = &node{srv: s, in: root}
+	in, err := root.Create("file", 0o100644, 0, 0, 0, 0)
+	require.NoError(t, err)
+	ino := in.Ino()
+	require.False(t, s.nodes.fresh(ino), "not known")
+	reply := func() {
+		in, err := root.Lookup("file")
+		require.NoError(t, err)
+		intern(s, in).done()
+	}
+	drop := func() {
+		s.nodes.mu.Lock()
+		n := s.nodes.loaded[ino]
+		s.nodes.unloadLocked(n)
+		s.nodes.mu.Unlock()
+		s.nodes.drop(n)
+	}
+	intern(s, in).done()
+	require.True(t, s.nodes.fresh(ino))
+	drop()
+	require.True(t, s.nodes.fresh(ino))
+	reply()
+	drop()
+	s.nodes.forget(uint64(ino), 1)
+	require.True(t, s.nodes.fresh(ino))
+
+	n, errno := s.use(uint64(ino))
+	require.Zero(t, errno)
+	require.False(t, s.nodes.fresh(ino), "a request may change it")
+	n.done()
+	require.False(t, s.nodes.fresh(ino))
+	drop()
+	require.False(t, s.nodes.fresh(ino))
+
+	reply()
+	require.True(t, s.nodes.fresh(ino))
+	drop()
+	s.nodes.forget(uint64(ino), 2)
+	require.Zero(t, s.nodes.len())
+	require.False(t, s.nodes.fresh(ino))
+	root.Put()
+	v.close()
 }
