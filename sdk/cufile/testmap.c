@@ -272,12 +272,13 @@ static void together(int fd, int large)
 /* A GPU's copies are from memory that is pinned, as long as it is there. */
 static void pinned(int fd)
 {
-	void *m = on_gpu(N);
+	enum { SIZE = 70000 /* of up to 64 KiB a thousand pay for a window of the CPU's memory */ };
+	void *m = on_gpu(SIZE);
 	CUfileHandle_t h = reg(fd);
-	WANT(until_shared(h, m, N, 5, USUAL));
+	WANT(until_shared(h, m, SIZE, 5, USUAL));
 	cuda.calls(NULL);
 	for (int i = 0; i < 5; i++)
-		WANT(until_shared(h, m, N, 50 + i, 1));
+		WANT(until_shared(h, m, SIZE, 50 + i, 1));
 	WANT(cuda.calls("cuMemHostRegister_v2") == 0 && cuda.calls("cuStreamCreate") == 0);
 	cuFileHandleDeregister(h);
 	WANT(cuda.calls("cuMemHostUnregister") == 1 && cuda.free(m) == 0);
