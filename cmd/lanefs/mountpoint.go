@@ -76,7 +76,7 @@ func liesIn(name, dir string) bool {
 		return false
 	}
 	rel, err := filepath.Rel(dir, real)
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+	return err == nil && filepath.IsLocal(rel)
 }
 
 // reason is err without the operation and the path, which the message around it has.
