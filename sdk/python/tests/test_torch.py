@@ -769,13 +769,17 @@ class Ahead(Case):
     """What a group's load does where the daemon has no memory on the device."""
 
     def test_reads(self):
-        from lanefs.torch import _ahead
+        from lanefs.torch import _ahead, _slots
         data = os.urandom(40 * 4096)
         with open(path("ahead"), "wb") as f:
             f.write(data)
         with lanefs.open(path("ahead")) as f:
             ahead = _ahead.Ahead.of(f, torch.device("cpu"), 4096, 40)
-            self.assertEqual(ahead.ahead, _ahead.AHEAD)
+            self.assertEqual(ahead.ahead, 14)
+            with mock.patch.object(_slots, "PART", 4096):  # the largest parts: as much memory
+                larger = _ahead.Ahead.of(f, torch.device("cpu"), 4096, 40)
+            self.assertEqual(larger.ahead, 7)
+            larger.close()
             for i in range(ahead.ahead):
                 ahead.begin(i, i * 4096, 4096)
             for i in range(40):

@@ -9,12 +9,11 @@ import torch
 
 from . import _pieces, _slots
 
-AHEAD = 14    # parts of which the read is begun before the one before them is used, at most
 _THREADS = 2  # while the device takes what one has read, the other reads
 _BATCH = 2    # parts in one batch, at most: the first of them is used when all are there
 
 
-class Ahead:
+class Ahead(_slots.InTurn):
     """Two threads read the parts, those of smaller numbers first. Has the methods of Slots, which are called by one thread."""
 
     def __init__(self, file, device, part, chunks, ahead):
@@ -36,12 +35,12 @@ class Ahead:
             raise
 
     @classmethod
-    def of(cls, *args):
+    def of(cls, file, device, part, chunks):
         """With less memory where there is not enough. Raises what PyTorch does where there is not even that."""
         try:
-            return cls(*args, AHEAD)
+            return cls(file, device, part, chunks, _slots.ahead_of(part))
         except RuntimeError:  # torch.OutOfMemoryError is one, and so are a thread's and the allocator's of the CPU
-            return cls(*args, 1)
+            return cls(file, device, part, chunks, 1)
 
     def close(self):
         """Waits for a read that is under way, whatever becomes of it. The caller has waited for what the device does with the memory."""
@@ -52,12 +51,6 @@ class Ahead:
             thread.join()
         self._reads.clear()
         self._tensors = None
-
-    def tensor(self, i):
-        return self._tensors[i % len(self._tensors)]
-
-    def before(self, i):
-        return i - len(self._tensors)
 
     def begin(self, i, offset, n):
         self._reads[i] = read = Future()

@@ -12,7 +12,7 @@ from .._memory import Buffer
 from .._ring import Ring
 
 PART = 32 << 20   # bytes, at most: each chunk costs a third of a millisecond of Python, and the daemon reads each part by one copy
-AHEAD = 7         # parts of which the read is begun before the one before them is used, at most; twice as many of half of that or less
+AHEAD = 7         # parts of which the read is begun before the one before them is used, at most; ahead_of has those of other sizes
 SPARE = 2         # slots more, at most: the device may still use as many parts, so that its end is hardly ever waited for
 ALIGN = 4096      # bytes: where parts begin in the file, so that none has edges, which go another way than the rest
 KEEP = 1.0        # seconds for which memory is kept that was used
@@ -118,8 +118,19 @@ class _Kept:
 kept = _Kept()
 
 
-class Slots:
-    """Memory for the parts of a file that the daemon writes to itself: no stage, and no copy by the CPU. They are used in turn."""
+class InTurn:
+    """Memory for parts, of which each has the slot after the one before it, in `_tensors`."""
+
+    def tensor(self, i):
+        return self._tensors[i % len(self._tensors)]
+
+    def before(self, i):
+        """The number of the part that has part i's slot before it: less than 0 if none has."""
+        return i - len(self._tensors)
+
+
+class Slots(InTurn):
+    """Memory for the parts of a file that the daemon writes to itself: no stage, and no copy by the CPU."""
 
     def __init__(self, file, device, part, chunks, ahead):
         self._file, self._reads, self._part = file, {}, part
@@ -133,7 +144,7 @@ class Slots:
         """None where the mount has no memory on the device, or no more of it, or the file is on none: the stage, or what stands for it, does it, too."""
         if file.session is None:
             return None
-        most = AHEAD * (2 if part <= PART // 2 else 1)
+        most = ahead_of(part)
         for ahead in most, most // 2:  # half where there is not enough memory
             again = True
             while again:
@@ -152,13 +163,6 @@ class Slots:
         memory, self._memory = self._memory, None
         kept.give(self._key, memory)
 
-    def tensor(self, i):
-        return self._tensors[i % len(self._tensors)]
-
-    def before(self, i):
-        """The number of the part that has part i's slot before it: less than 0 if none has."""
-        return i - len(self._tensors)
-
     def begin(self, i, offset, n):
         start = i % len(self._tensors) * self._part
         self._reads[i] = self._memory.ring.read(self._file, self._memory.buffer, offset, start, n), offset, n
@@ -168,6 +172,11 @@ class Slots:
         read, offset, n = self._reads.pop(i, (None, 0, 0))
         if read is not None and (done := read.result()) < n:
             raise EOFError(f"{self._file.path!r} ends at {offset + done}, within {n} bytes at {offset}")
+
+
+def ahead_of(part):
+    """How many parts of so many bytes are read ahead, at most: so that they have about as much memory, whatever their size."""
+    return AHEAD * (2 if part <= PART // 2 else 1)
 
 
 def slots_for(ahead, chunks):
