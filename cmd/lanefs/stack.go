@@ -112,7 +112,7 @@ func (s *stack) hostBuffer() int64 {
 // host's memory when they have, over the bus that the data takes: with 16 a file of 4 GiB was read at 92 % of a plain copy's speed, with 4 at 95 % (H100).
 const imageLanes = 4
 
-// mostCPULanes are beside a GPU's where an image is mounted, if lanes= does not say: for what the GPU has no part in, and while it is late.
+// mostCPULanes are beside a GPU's where an image is mounted, for each GPU, if lanes= does not say: for what the GPU has no part in, and while it is late.
 const mostCPULanes = 16
 
 // mostLateLanes are those on the CPU beside a GPU's where a PCI function is mounted, if lanes= does not say: a mount that waited for its slice of a GPU that is
@@ -132,7 +132,7 @@ func (cfg *mountConfig) cpuLanes() int {
 	if cfg.Lanes+cfg.CPULanes > 0 || cfg.Batch || isFunction(cfg.Device) {
 		return cfg.CPULanes
 	}
-	return min(max(4, runtime.NumCPU()), mostCPULanes)
+	return min(max(4, runtime.NumCPU()), mostCPULanes*max(1, len(cfg.GPUs)))
 }
 
 // engine is the configuration of the mount's lanes, without the route of their doorbells.

@@ -24,6 +24,11 @@ func (e *Engine) addCPULanes(cfg Config) error {
 		return errors.Join(err, e.Close())
 	}
 	cpu.here = true
+	devices := []string{e.runtime().Facts().PCI}
+	for _, rt := range cfg.More {
+		devices = append(devices, rt.Facts().PCI)
+	}
+	cpu.divide(devices)
 	pairs{e}.Hold() // a reset may drive the GPU's lanes already
 	e.cpu = cpu
 	pairs{e}.Release()

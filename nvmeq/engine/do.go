@@ -42,9 +42,9 @@ func (e *Engine) doHere(lane int, cmds []Command) error {
 		return err
 	}
 	e.beforeThreads()
-	kind := e.kind(cmds)
-	weight := kind + weigh(cmds)
-	l, err := e.claim(lane, kind, weight)
+	k := e.kind(cmds)
+	weight := k.weight() + weigh(cmds)
+	l, err := e.claim(lane, k, weight)
 	if err != nil {
 		return err
 	}
@@ -206,15 +206,15 @@ func (e *Engine) timeout(op nvme.Opcode) time.Duration {
 
 // claim adds the weight of a batch to the load of its lane. AnyLane is the first idle lane: with little work few lanes run, and
 // few threads of a software controller.
-func (e *Engine) claim(hint int, kind, weight int64) (*lane, error) {
+func (e *Engine) claim(hint int, k kind, weight int64) (*lane, error) {
 	if hint < 0 {
-		for _, l := range e.open(kind) {
+		for _, l := range e.open(k) {
 			if l.load.CompareAndSwap(0, weight) {
 				return l, l.checkOpen(weight)
 			}
 		}
-		if e.reserved() > 0 {
-			l := e.join(kind, weight)
+		if e.divided() {
+			l := e.join(k, weight)
 			return l, l.checkOpen(weight)
 		}
 	}

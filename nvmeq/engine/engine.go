@@ -29,6 +29,8 @@ type Engine struct {
 	peers       []*Engine    // its lanes on further GPUs (peers.go)
 	peer        bool         // it is one of them
 	here        bool         // it is such lanes: a controller in software works on their queues on the callers' threads
+	devices     []string     // of such lanes: the GPUs (gpu.Facts.PCI) that have shares of them
+	opens       [][]*lane    // by kind, the lanes that it may have; none: they are not divided
 	router      router       // chooses between them
 	loneAt      sync.Pool    // of *int: the lane that a lone command of a Go processor tries first
 	loneNext    atomic.Uint32

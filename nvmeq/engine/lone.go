@@ -46,11 +46,8 @@ func (e *Engine) Lone(cmd controller.LoneCommand) bool {
 		e.router.softwares.Add(1)
 		return true
 	}
-	kind := int64(0)
-	if e.reserved() > 0 {
-		kind = e.kindAt(cmd.Data, cmd.Bytes)
-	}
-	lanes, weight := e.open(kind), kind+1
+	k := e.kindAt(cmd.Data, cmd.Bytes)
+	lanes, weight := e.open(k), k.weight()+1
 	first := e.loneFirst()
 	for i := range lanes {
 		l := lanes[(first+i)%len(lanes)]

@@ -87,7 +87,7 @@ var lanes = []Option{
 			"A device is also named by its UUID, or a beginning of it (cuda:GPU-1a2b, cuda:MIG-...), or its PCI address (hip:c1:00.0): ordinals depend on CUDA_VISIBLE_DEVICES, " +
 			"HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, these do not. lanefs doctor lists them. A MIG instance is a mount's only device.",
 		set: func(c *Config, v value) (err error) { c.GPU, c.GPUs, err = parseGPU(v.text); return err }},
-	{Name: "lanes", Kind: Text, Arg: "N|gpu:N+cpu:M", Default: "one per CPU, at least 4, of a block device on the CPU at least 32, on a GPU at most 16; for an image on a GPU up to 16 on the CPU more, for a PCI function up to 4", Layer: Lanes, Help: "queue pairs, one for each lane",
+	{Name: "lanes", Kind: Text, Arg: "N|gpu:N+cpu:M", Default: "one per CPU, at least 4, of a block device on the CPU at least 32, on a GPU at most 16; for an image on GPUs up to 16 for each of them on the CPU more, for a PCI function up to 4", Layer: Lanes, Help: "queue pairs, one for each lane",
 		want: wantLanes,
 		More: "If the controller has fewer queue pairs, or the GPU holds fewer kernels, there are fewer lanes; the log says so. gpu:16+cpu:2 has two lanes on the CPU and sixteen on the GPU. " +
 			"The CPU's lanes take requests while the GPU answers late because another program uses it, and small requests for ten seconds more; requests to or from a program's " +
