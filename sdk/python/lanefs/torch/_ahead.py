@@ -38,7 +38,7 @@ class Ahead(_slots.InTurn):
     def of(cls, file, device, part, chunks):
         """With less memory where there is not enough. Raises what PyTorch does where there is not even that."""
         try:
-            return cls(file, device, part, chunks, _slots.ahead_of(part))
+            return cls(file, device, part, chunks, _slots.AHEAD)
         except RuntimeError:  # torch.OutOfMemoryError is one, and so are a thread's and the allocator's of the CPU
             return cls(file, device, part, chunks, 1)
 

@@ -13,7 +13,7 @@ _TRIES = 10
 def load_file(filename, device="cpu", *, group=None, fallback=False):
     """Loads a safetensors file into new memory.
 
-    Each tensor has memory of its own, as with `safetensors.torch.load_file`. All are read by one batch; files of 256 MiB and more to a GPU by way of 288 MiB of its
+    Each tensor has memory of its own, as with `safetensors.torch.load_file`. All are read by one batch; files of 256 MiB and more to a GPU by way of 384 MiB of its
     memory, which the daemon writes to itself, and which is kept for a second for the next file.
     What processes share instead is `lanefs.load_safetensors` and `shared_weights`.
 
@@ -24,7 +24,7 @@ def load_file(filename, device="cpu", *, group=None, fallback=False):
         Where the tensors shall be. An integer is a CUDA device.
     group : torch.distributed.ProcessGroup, optional
         Its ranks all call this with the same file, and each gets all tensors; the file is read once by all of them together: each reads its
-        part of it, 16 MiB at a time (32 if it is alone), into 288 MiB of the device's memory at most, and the rest comes by the group. `torch.distributed.group.WORLD` is all ranks.
+        part of it, 24 MiB at a time, into 384 MiB of the device's memory at most, and the rest comes by the group. `torch.distributed.group.WORLD` is all ranks.
     fallback : bool
         Whether a file elsewhere than on a LaneFS mount is read too, with a warning.
 

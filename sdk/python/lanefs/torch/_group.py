@@ -94,7 +94,7 @@ class _Job:
             self._before = self._base % _slots.ALIGN  # bytes of the header in the first chunk
             self._base -= self._before
             self._size = size - self._base
-            part = min(min(CHUNK, self._size) // self._ranks, _slots.PART // min(self._ranks, 2))  # of a chunk of that size, then
+            part = min(min(CHUNK, self._size) // self._ranks, _slots.PART)  # of a chunk of that size, then
             self._part = max(_slots.ALIGN, -(-part // _slots.ALIGN) * _slots.ALIGN)
             self._step = self._part * self._ranks
             self._starts = range(0, self._size, self._step)

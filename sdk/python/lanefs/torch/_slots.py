@@ -11,12 +11,12 @@ import torch
 from .._memory import Buffer
 from .._ring import Ring
 
-PART = 32 << 20   # bytes, at most: each chunk costs a third of a millisecond of Python, and the daemon reads each part by one copy
-AHEAD = 7         # parts of which the read is begun before the one before them is used, at most; ahead_of has those of other sizes
-SPARE = 2         # slots more, at most: the device may still use as many parts, so that its end is hardly ever waited for
+PART = 24 << 20   # bytes, at most: each chunk costs a third of a millisecond of Python, and the daemon reads each part by one copy
+AHEAD = 12        # parts of which the read is begun before the one before them is used, at most: of several ranks one may be slower for a while
+SPARE = 4         # slots more, at most: the device may still use as many parts, so that its end is hardly ever waited for
 ALIGN = 4096      # bytes: where parts begin in the file, so that none has edges, which go another way than the rest
 KEEP = 1.0        # seconds for which memory is kept that was used
-_LEAST = 8        # parts that are worth the memory: to register it takes 5 ms
+_LEAST = 256 << 20  # bytes of a file that are worth the memory: to register it takes 5 ms
 
 
 class _Memory:
@@ -144,8 +144,7 @@ class Slots(InTurn):
         """None where the mount has no memory on the device, or no more of it, or the file is on none: the stage, or what stands for it, does it, too."""
         if file.session is None:
             return None
-        most = ahead_of(part)
-        for ahead in most, most // 2:  # half where there is not enough memory
+        for ahead in AHEAD, AHEAD // 2:  # half where there is not enough memory
             again = True
             while again:
                 try:
@@ -174,14 +173,19 @@ class Slots(InTurn):
             raise EOFError(f"{self._file.path!r} ends at {offset + done}, within {n} bytes at {offset}")
 
 
-def ahead_of(part):
-    """How many parts of so many bytes are read ahead, at most: so that they have about as much memory, whatever their size."""
-    return AHEAD * (2 if part <= PART // 2 else 1)
-
-
 def slots_for(ahead, chunks):
     """How many slots so many parts have, of which so many are read ahead: one at least, for there is no memory of no bytes."""
     return max(1, min(ahead + min(ahead, SPARE), chunks))
+
+
+def _copy(to, of):
+    """Copies bytes on the device. Where PyTorch can do that by one kernel: each copy_ is a call of its own, and goes by a copy engine, of which what is read from the host
+    meanwhile has less."""
+    if hasattr(torch, "_foreach_copy_"):  # not in PyTorch 1
+        torch._foreach_copy_(to, of)
+    else:
+        for t, o in zip(to, of):
+            t.copy_(o)
 
 
 class Where:
@@ -194,14 +198,17 @@ class Where:
 
     def copy(self, chunk, at, n):
         """Copies n bytes of a chunk that begins at at, which is negative for one that begins before the data. Chunks come in order."""
-        i = self._next
+        i, to, of = self._next, [], []
         while i < len(self._all) and self._all[i][0] < at + n:
             start, end, flat = self._all[i]
             low, high = max(start, at), min(end, at + n)
-            flat[low - start:high - start].copy_(chunk[low - at:high - at])
+            to.append(flat[low - start:high - start])
+            of.append(chunk[low - at:high - at])
             i += 1
             if end <= at + n:
                 self._next = i
+        if to:
+            _copy(to, of)
 
 
 def length_of(entries):
@@ -240,7 +247,7 @@ def load(file, base, entries, tensors, device):
 
 
 def _worth(size, device):
-    return device.type == "cuda" and size >= _LEAST * PART
+    return device.type == "cuda" and size >= _LEAST
 
 
 def _mark(device):
