@@ -769,37 +769,42 @@ class Ahead(Case):
     """What a group's load does where the daemon has no memory on the device."""
 
     def test_reads(self):
-        from lanefs.torch import _ahead, _slots
+        from lanefs.torch import _ahead
         data = os.urandom(40 * 4096)
         with open(path("ahead"), "wb") as f:
             f.write(data)
-        with lanefs.open(path("ahead")) as f:
-            ahead = _ahead.Ahead.of(f, torch.device("cpu"), 4096, 40)
-            self.assertEqual(ahead.ahead, _slots.AHEAD)
-            for i in range(ahead.ahead):
-                ahead.begin(i, i * 4096, 4096)
-            for i in range(40):
-                ahead.finish(i)
-                self.assertEqual(bytes(ahead.tensor(i).numpy()), data[i * 4096:(i + 1) * 4096])
-                if i + ahead.ahead < 40:
-                    ahead.begin(i + ahead.ahead, (i + ahead.ahead) * 4096, 4096)
-            ahead.begin(40, len(data) - 100, 4096)
-            self.assertRaises(EOFError, ahead.finish, 40)
-            ahead.begin(41, 0, 100)  # after an error
-            ahead.finish(41)
-            self.assertEqual(bytes(ahead.tensor(41)[:100].numpy()), data[:100])
-            ahead.finish(42)  # which was not begun
-            ahead.close()
-            empty = torch.empty
+        for piece in 8 << 20, 1500:  # bytes: a part is read as one, or in three
+            with self.subTest(piece=piece), lanefs.open(path("ahead")) as f, mock.patch.object(_ahead, "_PIECE", piece):
+                self.reads(f, data)
 
-            def little(n, **kind):
-                if n > 2 * 4096:
-                    raise torch.cuda.OutOfMemoryError("no memory")
-                return empty(n, **kind)
-            with mock.patch.object(torch, "empty", little):
-                ahead = _ahead.Ahead.of(f, torch.device("cpu"), 4096, 40)
-            self.assertEqual(ahead.ahead, 1)
-            ahead.close()
+    def reads(self, f, data):
+        from lanefs.torch import _ahead, _slots
+        ahead = _ahead.Ahead.of(f, torch.device("cpu"), 4096, 40)
+        self.assertEqual(ahead.ahead, _slots.AHEAD)
+        for i in range(ahead.ahead):
+            ahead.begin(i, i * 4096, 4096)
+        for i in range(40):
+            ahead.finish(i)
+            self.assertEqual(bytes(ahead.tensor(i).numpy()), data[i * 4096:(i + 1) * 4096])
+            if i + ahead.ahead < 40:
+                ahead.begin(i + ahead.ahead, (i + ahead.ahead) * 4096, 4096)
+        ahead.begin(40, len(data) - 100, 4096)
+        self.assertRaises(EOFError, ahead.finish, 40)
+        ahead.begin(41, 0, 100)  # after an error
+        ahead.finish(41)
+        self.assertEqual(bytes(ahead.tensor(41)[:100].numpy()), data[:100])
+        ahead.finish(42)  # which was not begun
+        ahead.close()
+        empty = torch.empty
+
+        def little(n, **kind):
+            if n > 2 * 4096:
+                raise torch.cuda.OutOfMemoryError("no memory")
+            return empty(n, **kind)
+        with mock.patch.object(torch, "empty", little):
+            ahead = _ahead.Ahead.of(f, torch.device("cpu"), 4096, 40)
+        self.assertEqual(ahead.ahead, 1)
+        ahead.close()
 
     def test_close(self):
         """Closing waits for the read that is under way, and begins none of those after it."""

@@ -9,8 +9,32 @@ import torch
 
 from . import _pieces, _slots
 
-_THREADS = 2  # while the device takes what one has read, the other reads
-_BATCH = 2    # parts in one batch, at most: the first of them is used when all are there
+_THREADS = 2      # while the device takes what one has read, the other reads
+_PIECE = 8 << 20  # bytes of a part that are read together, at most
+_BATCH = 4        # pieces in one batch, at most: as much as a client has of the stage. Batches of 48 MiB made 31 GB/s where those of 32 MiB made 38
+
+
+class _Part:
+    """A part under way."""
+
+    def __init__(self, pieces):
+        self._lock, self._left, self._events, self._error, self._done = threading.Lock(), pieces, [], None, Future()
+
+    def ended(self, event, error):
+        """One of its pieces has been read: with an event behind that, on CUDA."""
+        with self._lock:
+            self._left -= 1
+            self._events.append(event)
+            self._error = self._error or error
+            last = self._left == 0
+        if last and self._error is None:
+            self._done.set_result(self._events)
+        elif last:
+            self._done.set_exception(self._error)
+
+    def events(self):
+        """Waits for all pieces. Raises what the first that failed did."""
+        return self._done.result()
 
 
 class Ahead(_slots.InTurn):
@@ -53,15 +77,18 @@ class Ahead(_slots.InTurn):
         self._tensors = None
 
     def begin(self, i, offset, n):
-        self._reads[i] = read = Future()
-        self._queue.put((read, self.tensor(i)[:n], offset))
+        pieces = self.tensor(i)[:n].split(_PIECE)
+        self._reads[i] = read = _Part(len(pieces))
+        for piece in pieces:
+            self._queue.put((read, piece, offset))
+            offset += len(piece)
 
     def finish(self, i):
         """Waits for the read of part i. On CUDA the current stream waits."""
         read = self._reads.pop(i, None)
-        event = read and read.result()
-        if event is not None:
-            torch.cuda.current_stream(self._device).wait_event(event)
+        for event in read.events() if read is not None else ():
+            if event is not None:
+                torch.cuda.current_stream(self._device).wait_event(event)
 
     def _run(self, stream):
         while (first := self._queue.get()) is not None and not self._closed:
@@ -77,10 +104,7 @@ class Ahead(_slots.InTurn):
             except BaseException as e:
                 error = e
             for read, _, _ in batch:
-                if error is None:
-                    read.set_result(event)
-                else:
-                    read.set_exception(error)
+                read.ended(event, error)
 
     def _read(self, stream, ranges):
         if stream is None:
