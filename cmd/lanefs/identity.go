@@ -173,12 +173,12 @@ func (i *identity) print(out io.Writer) error {
 		how = " (simulated: the controller is software)"
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "controller\t%s%s\n", i.Device, how)
+	fmt.Fprintf(w, "controller\t%s%s\n", shown(i.Device), how)
 	if i.Physical != "" {
 		fmt.Fprintf(w, "  virtual function of\t%s\n", i.Physical)
 	}
-	fmt.Fprintf(w, "  MN\t%s\n  SN\t%s\n  FR\t%s\n", i.Model, i.Serial, i.Firmware)
-	fmt.Fprintf(w, "  VS\t%s\n  VID, SSVID\t%04xh, %04xh\n  SUBNQN, CNTLID\t%s, %d\n", i.Version, i.VID, i.SSVID, i.SUBNQN, i.CNTLID)
+	fmt.Fprintf(w, "  MN\t%s\n  SN\t%s\n  FR\t%s\n", shown(i.Model), shown(i.Serial), shown(i.Firmware))
+	fmt.Fprintf(w, "  VS\t%s\n  VID, SSVID\t%04xh, %04xh\n  SUBNQN, CNTLID\t%s, %d\n", i.Version, i.VID, i.SSVID, shown(i.SUBNQN), i.CNTLID)
 	mdts := "no limit"
 	if i.Transfer > 0 {
 		mdts = units.Bytes(i.Transfer)

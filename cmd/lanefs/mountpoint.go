@@ -57,7 +57,7 @@ func (c *mountConfig) checkNames() error {
 	return nil
 }
 
-// checkOwnFiles refuses a mount over the daemon's own files. Its sockets would be on the mount that it serves: no command finds what the mount hides, and a
+// checkOwnFiles refuses a mount over the daemon's own files. Its sockets would be on the mount that it serves: nobody finds what the mount hides, and a
 // socket that the mount holds keeps it busy for as long as the daemon lives.
 func (c *mountConfig) checkOwnFiles() error {
 	if run := runDirs(os.Geteuid())[0]; liesIn(run, c.Dir) {
@@ -65,6 +65,9 @@ func (c *mountConfig) checkOwnFiles() error {
 	}
 	if strings.HasPrefix(c.Metrics, "/") && liesIn(c.Metrics, c.Dir) {
 		return fmt.Errorf("metrics=%s: a socket on the mount itself would keep it busy: name a path outside of %q", c.Metrics, c.Dir)
+	}
+	if c.Log != "" && liesIn(c.Log, c.Dir) {
+		return fmt.Errorf("log=%s: the mount would hide it: name a path outside of %q", c.Log, c.Dir)
 	}
 	return nil
 }

@@ -132,13 +132,19 @@ func TestOwnFiles(t *testing.T) {
 	mnt := filepath.Join(dir, "mnt")
 	require.NoError(t, os.Mkdir(mnt, 0o700))
 	require.NoError(t, os.Symlink("mnt", filepath.Join(dir, "link")))
-	for metrics, in := range map[string]bool{"/link/sock": true, "/mnt/sock": true, "/mnt": true, "/mnt2": false, "/sock": false, "/..mnt": false, "/none/mnt/sock": false} {
-		c := &mountConfig{Dir: mnt}
-		c.Metrics = dir + metrics
-		if err := c.checkOwnFiles(); in {
-			require.ErrorContains(t, err, "a socket on the mount itself would keep it busy: name a path outside of", metrics)
-		} else {
-			require.NoError(t, err, metrics)
+	for path, in := range map[string]bool{"/link/sock": true, "/mnt/sock": true, "/mnt": true, "/mnt2": false, "/sock": false, "/..mnt": false, "/none/mnt/sock": false} {
+		for _, says := range []string{"a socket on the mount itself would keep it busy: name a path outside of", "the mount would hide it: name a path outside of"} {
+			c := &mountConfig{Dir: mnt}
+			if strings.HasPrefix(says, "a socket") {
+				c.Metrics = dir + path
+			} else {
+				c.Log = dir + path
+			}
+			if err := c.checkOwnFiles(); in {
+				require.ErrorContains(t, err, says, path)
+			} else {
+				require.NoError(t, err, path)
+			}
 		}
 	}
 

@@ -184,7 +184,10 @@ func (r *runFiles) record(dev uint64, cfg *mountConfig) error {
 	if err == nil {
 		err = r.lock.Truncate(int64(len(b)) + 1)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("runtime directory: %w: make room there for a few kilobytes", err)
+	case err != nil:
 		return fmt.Errorf("runtime directory: %w", err)
 	}
 	return nil

@@ -155,18 +155,18 @@ func (r *report) print(out io.Writer) error {
 	if r.ReadOnly {
 		how += ", read-only"
 	}
-	fmt.Fprintf(out, "%s on %s%s\n", i.Name, r.Dir, how)
+	fmt.Fprintf(out, "%s on %s%s\n", shown(i.Name), shown(r.Dir), how)
 	if len(r.Members) == 0 {
 		fmt.Fprintf(out, "controller  %s, serial %s, firmware %s, namespace %d: %s in blocks of %d\n",
-			i.Model, i.Serial, i.Firmware, i.NSID, units.Bytes(i.Size), i.BlockSize)
+			shown(i.Model), shown(i.Serial), shown(i.Firmware), i.NSID, units.Bytes(i.Size), i.BlockSize)
 	} else {
 		fmt.Fprintf(out, "array       %s, %s: %s in blocks of %d\n", i.Model, i.Serial, units.Bytes(i.Size), i.BlockSize)
 	}
 	for k, m := range r.Members {
-		fmt.Fprintf(out, "member %-4d %s: %s, serial %s, firmware %s, namespace %d, %s\n", k, m.Name, m.Model, m.Serial, m.Firmware, m.NSID, units.Bytes(m.Size))
+		fmt.Fprintf(out, "member %-4d %s: %s, serial %s, firmware %s, namespace %d, %s\n", k, shown(m.Name), shown(m.Model), shown(m.Serial), shown(m.Firmware), m.NSID, units.Bytes(m.Size))
 	}
 	if i.Path != "" {
-		fmt.Fprintf(out, "medium      %s\n", i.Path)
+		fmt.Fprintf(out, "medium      %s\n", shown(i.Path))
 	}
 	at := ""
 	if len(r.Runtime.More) > 0 {
@@ -213,7 +213,7 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintln(out)
 	fmt.Fprintf(out, "daemon      pid %d, version %s, mounted %s ago", r.PID, r.Version, time.Since(r.Mounted).Round(time.Second))
 	if r.Log != "" {
-		fmt.Fprintf(out, ", log %s", r.Log)
+		fmt.Fprintf(out, ", log %s", shown(r.Log))
 	}
 	fmt.Fprintln(out)
 	v, f := r.Volume, r.FUSE

@@ -94,7 +94,7 @@ func (t *top) view(width, height int) []string {
 	s, r := t.span(), t.now.stat
 	var out []string
 	add := func(format string, a ...any) { out = append(out, fmt.Sprintf(format, a...)) }
-	add("lanefs top  %s on %s", r.Device.Name, r.Dir)
+	add("lanefs top  %s on %s", shown(r.Device.Name), shown(r.Dir))
 	add(" %s", strings.Join(facts(r, t.now.at), ", "))
 	for _, why := range []string{r.Runtime.Failed, r.Device.Failed} {
 		if why != "" {

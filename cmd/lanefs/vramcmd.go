@@ -132,9 +132,9 @@ func vramPinCommand(name, short string, on bool) *cobra.Command {
 					}
 					errs = append(errs, err)
 				case on:
-					fmt.Fprintf(c.OutOrStdout(), "%s: %s resident and pinned\n", path, units.Bytes(n))
+					fmt.Fprintf(c.OutOrStdout(), "%s: %s resident and pinned\n", shown(path), units.Bytes(n))
 				default:
-					fmt.Fprintf(c.OutOrStdout(), "%s: not pinned\n", path)
+					fmt.Fprintf(c.OutOrStdout(), "%s: not pinned\n", shown(path))
 				}
 			}
 			return errors.Join(errs...)
