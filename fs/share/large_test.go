@@ -15,20 +15,26 @@ import (
 	lanefs "github.com/lanefs/lanefs/sdk/go"
 )
 
+// largeRing is a ring, and memory of n bytes for what it reads of a file.
+func largeRing(t *testing.T, f *os.File, n int64) (*lanefs.File, *lanefs.Buffer, *lanefs.Ring) {
+	t.Helper()
+	s := connect(t, f)
+	file, err := s.Open(f)
+	require.NoError(t, err)
+	b, err := s.Alloc(f, n)
+	require.NoError(t, err)
+	t.Cleanup(func() { b.Close() })
+	ring, err := s.NewRing(8)
+	require.NoError(t, err)
+	t.Cleanup(func() { ring.Close() })
+	return file, b, ring
+}
+
 // TestLargeRead: a request that is read in parts at once has all bytes, ends at the file's end, and fails if any part does.
 func TestLargeRead(t *testing.T) {
 	m := sharetest.New(t, 128*mib, 64*mib)
 	data := noise(7, 37*mib+777)
-	f := m.Write("file", data)
-	s := connect(t, f)
-	file, err := s.Open(f)
-	require.NoError(t, err)
-	b, err := s.Alloc(f, 48*mib)
-	require.NoError(t, err)
-	defer b.Close()
-	ring, err := s.NewRing(8)
-	require.NoError(t, err)
-	defer ring.Close()
+	file, b, ring := largeRing(t, m.Write("file", data), 48*mib)
 	read := func(off, at, n int64) (int64, error) {
 		q := &lanefs.Request{Op: lanefs.OpRead, File: file, Buffer: b, Off: off, MemOff: at, Len: n}
 		err := ring.Do(q)
@@ -67,16 +73,7 @@ func TestLargeTogether(t *testing.T) {
 	const each, at = 20 * mib, 6
 	m := sharetest.New(t, 128*mib, 64*mib)
 	data := noise(8, each+4096)
-	f := m.Write("file", data)
-	s := connect(t, f)
-	file, err := s.Open(f)
-	require.NoError(t, err)
-	b, err := s.Alloc(f, 2*each)
-	require.NoError(t, err)
-	defer b.Close()
-	ring, err := s.NewRing(8)
-	require.NoError(t, err)
-	defer ring.Close()
+	file, b, ring := largeRing(t, m.Write("file", data), 2*each)
 	var longest atomic.Int64
 	m.Fail(func(q *blockdev.Request) bool {
 		for n := int64(q.Length()); ; {

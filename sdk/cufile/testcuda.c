@@ -286,7 +286,7 @@ static void ahead(int beside)
 	static const off_t on[] = {0, 16384, 32768, 49152}, back[] = {600007, 500007, 400007, 300007}, nowhere[] = {0, 16384, 50000, 16384}, again[] = {4096, 4096, 4096, 4096};
 	if (syscall(SYS_cachestat, fd, range, in, 0)) { /* before Linux 6.5 */
 		WANT(last_of(h, m, 16384, on, 4) == last_of(h, m, 16384, nowhere, 4));
-		return;
+		goto end;
 	}
 	for (off_t at = 0; at < FAR + (1 << 20); at += (off_t)sizeof old) /* all of it is there */
 		WANT(pread(fd, old, sizeof old, at) == (ssize_t)sizeof old);
@@ -308,8 +308,9 @@ static void ahead(int beside)
 	for (off_t at = 0; at < 1 << 20; at += (off_t)sizeof old)
 		WANT(pread(fd, old, sizeof old, at) == (ssize_t)sizeof old);
 	WANT(last_of(h, m, 16384, on, 4) == one && pread(fd, old, 1, FAR + 65536) == 1 && last_of(h, m, 16384, on, 4) == one + 1);
-	static const off_t end[] = {FAR, FAR + 16384, FAR + 32768, FAR + 49152};
-	WANT(last_of(h, m, 16384, end, 4) == one);
+	static const off_t behind[] = {FAR, FAR + 16384, FAR + 32768, FAR + 49152};
+	WANT(last_of(h, m, 16384, behind, 4) == one);
+end:
 	close(fd);
 	WANT(cuda.free(m) == 0);
 	cuFileHandleDeregister(h);
