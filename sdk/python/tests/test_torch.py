@@ -764,6 +764,40 @@ class Slots(Case):
             self.assertEqual(len(made), where != "slots_for", where)
             made.clear()
 
+    def test_under_way(self):
+        """Memory that the daemon may still write to is not kept for another load."""
+        from lanefs.torch import _slots
+        lt.save_file({"t": torch.randn(100_000)}, path("under.safetensors"))
+        with lanefs.open(path("under.safetensors")) as f, mock.patch.object(_slots, "KEEP", 60):
+            for waits in True, False:
+                _slots.kept.drop()
+                slots = _slots.Slots.of(f, torch.device("cpu"), 4096, 4)
+                memory, read = slots._memory, mock.Mock()
+                read.result.side_effect = KeyboardInterrupt
+                with mock.patch.object(memory.ring, "read", **{"return_value" if waits else "side_effect": read if waits else KeyboardInterrupt}):
+                    if waits:
+                        slots.begin(0, 0, 4096)
+                    self.assertRaises(KeyboardInterrupt, slots.finish if waits else slots.begin, *((0,) if waits else (0, 0, 4096)))
+                slots.close()
+                self.assertEqual(read.exception.call_count, waits, "it is waited for")
+                self.assertEqual(_slots.kept._entry is not None, waits)
+                self.assertEqual(memory.ring is None, not waits)
+        _slots.kept.drop()
+
+    def test_inference(self):
+        """Memory that was made in inference mode is used outside, and the other way round."""
+        from lanefs.torch import _slots
+        want = torch.randn(100_000)
+        lt.save_file({"t": want}, path("inference.safetensors"))
+        with mock.patch.object(_slots, "_worth", lambda *_: True), mock.patch.object(_slots, "_mark", lambda _: mock.Mock()), mock.patch.object(_slots, "PART", 4096), \
+                mock.patch.object(_slots, "KEEP", 60):
+            for first in True, False:
+                _slots.kept.drop()
+                for mode in first, not first:
+                    with torch.inference_mode(mode):
+                        self.assertTrue(torch.equal(lt.load_file(path("inference.safetensors"))["t"], want))
+        _slots.kept.drop()
+
 
 class Ahead(Case):
     """What a group's load does where the daemon has no memory on the device."""
@@ -829,7 +863,52 @@ class Ahead(Case):
             closed.join(60)
             self.assertFalse(closed.is_alive())
         self.assertEqual(read, [0])
-        self.assertFalse([t for t in threading.enumerate() if t.name == "lanefs-ahead"])
+        self.assertFalse(self.threads())
+
+    @staticmethod
+    def threads():
+        return [t for t in threading.enumerate() if t.name == "lanefs-ahead"]
+
+    def test_device(self):
+        """Closing waits for copies to the device, too, of what was read and not used. The device and its streams are none."""
+        from lanefs.torch import _ahead
+        empty, streams, device = torch.empty, [], mock.Mock(type="cuda")
+
+        def stream(_):
+            streams.append(mock.Mock())
+            return streams[-1]
+        with mock.patch.object(torch, "empty", lambda n, dtype, device: empty(n, dtype=dtype)), mock.patch.object(torch, "cuda", mock.MagicMock(Stream=stream)), \
+                mock.patch.object(_ahead._pieces, "read"):
+            ahead = _ahead.Ahead(None, device, 4096, 8, 8)
+            ahead.begin(0, 0, 4096)
+            ahead._reads[0].events()
+            for s in streams:
+                s.synchronize.assert_not_called()
+            ahead.close()
+        self.assertEqual([s.synchronize.call_count for s in streams], [1, 1])
+
+    def test_inference(self):
+        """Threads write to memory that was made in inference mode. Of other devices than CUDA's PyTorch does that."""
+        from lanefs.torch import _ahead
+        with open(path("ahead-inference"), "wb") as f:
+            f.write(bytes(4096))
+        with lanefs.open(path("ahead-inference")) as f, torch.inference_mode():
+            ahead = _ahead.Ahead.of(f, torch.device("meta"), 4096, 1)
+            ahead.begin(0, 0, 4096)
+            ahead.finish(0)
+            ahead.close()
+
+    def test_interrupted(self):
+        """No thread is left where an exception comes while one begins."""
+        from lanefs.torch import _ahead
+        start = threading.Thread.start
+
+        def interrupted(thread):
+            start(thread)
+            raise KeyboardInterrupt
+        with mock.patch.object(threading.Thread, "start", interrupted):
+            self.assertRaises(KeyboardInterrupt, _ahead.Ahead, None, torch.device("cpu"), 4096, 8, 8)
+        self.assertFalse(self.threads())
 
 
 RANK = """

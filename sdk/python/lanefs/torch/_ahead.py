@@ -44,7 +44,7 @@ class Ahead(_slots.InTurn):
         self.ahead = ahead
         memory = torch.empty(part * _slots.slots_for(ahead, chunks), dtype=torch.uint8, device=device)
         self._file, self._device, self._tensors, self._reads = file, device, list(memory.split(part)), {}
-        self._queue, self._closed, self._threads = queue.SimpleQueue(), False, []
+        self._queue, self._closed, self._threads, self._inference = queue.SimpleQueue(), False, [], torch.is_inference_mode_enabled()
         try:
             for _ in range(min(_THREADS, ahead)):
                 stream = None
@@ -52,8 +52,8 @@ class Ahead(_slots.InTurn):
                     stream = torch.cuda.Stream(device)
                     stream.wait_stream(torch.cuda.current_stream(device))  # what used the memory before
                 thread = threading.Thread(target=self._run, args=(stream,), name="lanefs-ahead", daemon=True)
+                self._threads.append(thread)  # before it begins: an exception of a signal's handler may come as it does
                 thread.start()
-                self._threads.append(thread)
         except BaseException:
             self.close()
             raise
@@ -72,7 +72,8 @@ class Ahead(_slots.InTurn):
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.is_alive():  # else it has not begun, or cannot, and reads nothing
+                thread.join()
         self._reads.clear()
         self._tensors = None
 
@@ -91,6 +92,13 @@ class Ahead(_slots.InTurn):
                 torch.cuda.current_stream(self._device).wait_event(event)
 
     def _run(self, stream):
+        with torch.inference_mode(self._inference):  # as in the thread that made the memory: outside nothing may be written to what was made inside
+            self._carry_out(stream)
+        if stream is not None:
+            with contextlib.suppress(Exception):  # of a device that has failed
+                stream.synchronize()  # a read returns before its bytes are there: no part that nobody has waited for comes to memory that is used again
+
+    def _carry_out(self, stream):
         while (first := self._queue.get()) is not None and not self._closed:
             batch = [first]
             with contextlib.suppress(queue.Empty):

@@ -129,6 +129,9 @@ class InTurn:
         return i - len(self._tensors)
 
 
+_UNKNOWN = None, 0, 0  # a read that has perhaps been begun: an exception came before that was noted
+
+
 class Slots(InTurn):
     """Memory for the parts of a file that the daemon writes to itself: no stage, and no copy by the CPU."""
 
@@ -155,21 +158,28 @@ class Slots(InTurn):
 
     def close(self):
         """Ends the reads that are under way, whatever becomes of them, and gives the memory back. The caller has waited for what the device does with it."""
-        for read, _, _ in self._reads.values():
+        reads, self._reads = self._reads, {}
+        memory, self._memory, self._tensors = self._memory, None, None
+        if _UNKNOWN in reads.values():
+            memory.close()  # which ends them, too
+            return
+        for read, _, _ in reads.values():
             read.exception()
-        self._reads.clear()
-        self._tensors = None
-        memory, self._memory = self._memory, None
         kept.give(self._key, memory)
 
     def begin(self, i, offset, n):
         start = i % len(self._tensors) * self._part
+        self._reads[i] = _UNKNOWN
         self._reads[i] = self._memory.ring.read(self._file, self._memory.buffer, offset, start, n), offset, n
 
     def finish(self, i):
         """Waits for the read of part i."""
-        read, offset, n = self._reads.pop(i, (None, 0, 0))
-        if read is not None and (done := read.result()) < n:
+        if i not in self._reads:
+            return
+        read, offset, n = self._reads[i]
+        done = read.result()
+        del self._reads[i]  # not before it has ended, for KeyboardInterrupt may come instead: the memory is not given back while the daemon writes to it
+        if done < n:
             raise EOFError(f"{self._file.path!r} ends at {offset + done}, within {n} bytes at {offset}")
 
 
