@@ -345,13 +345,20 @@ static ssize_t move(struct move *m, size_t call)
 /*
  * A copy from a window saves a small read 10 us where the page cache has not the bytes, and little where it has: a thousand pay for it, where dozens of others do. Until then tries of
  * this way, when the page cache is the quicker one, would map all of a file. Where the window is pinned a read of 64 KiB is twice as fast by it, and pays when the window has been read
- * once; less than 16 KiB are hardly faster.
+ * once, as one of 256 KiB does, and those between; less than 16 KiB are hardly faster.
  */
 static size_t call_of(const struct move *m)
 {
-	if (is_pinned(m) && m->n <= SMALL)
-		return m->n > SMALL_IN_BATCH ? 16 * m->n : 0;
+	if (is_pinned(m))
+		return m->n <= SMALL_IN_BATCH ? 0 : m->n < CALL / 16 ? 16 * m->n : CALL;
 	return m->n <= SMALL_IN_BATCH ? SMALL_CALL : CALL;
+}
+
+/* Likewise of one in a batch, whose calls are one: never more than alone. */
+static size_t call_in(const struct many *a, const struct move *m)
+{
+	size_t alone = call_of(m), share = CALL / a->n;
+	return alone < share ? alone : share;
 }
 
 ssize_t map_move(struct move *m) { return m->n && reaches(m) ? move(m, call_of(m)) : ELSEWHERE; }
@@ -384,7 +391,7 @@ void map_many(struct many *a)
 			continue;
 		uint64_t in = (uint64_t)m->offset % WINDOW;
 		if (!m->target.gpu || in + m->n > WINDOW) { /* the CPU copies it, or it is in two windows, as few are */
-			ssize_t n = move(m, CALL / a->n);
+			ssize_t n = move(m, call_in(a, m));
 			if (n != ELSEWHERE)
 				many_done(a, i, n);
 			continue;
@@ -398,7 +405,7 @@ void map_many(struct many *a)
 			s = take_stream(m->target.gpu);
 		}
 		if (s)
-			w = ready(m->file, m, (uint64_t)m->offset, m->n, CALL / a->n);
+			w = ready(m->file, m, (uint64_t)m->offset, m->n, call_in(a, m));
 		if (w && copy_on(s->gpu, s->stream, kind(m->file, w, m), m->memory, w->at + in, m->n))
 			release(m->file, w);
 		else

@@ -272,7 +272,7 @@ static void together(int fd, int large)
 /* A GPU's copies are from memory that is pinned, as long as it is there. To pin it costs more than to map it. */
 static void pinned(int fd)
 {
-	enum { SIZE = 70000 };
+	enum { SIZE = 256 << 10 };
 	void *m = on_gpu(SIZE);
 	CUfileHandle_t h = reg(fd);
 	WANT(!until_shared(h, m, SIZE, 5, 5 * USUAL) && until_shared(h, m, SIZE, 5, 5 * USUAL));
@@ -284,18 +284,43 @@ static void pinned(int fd)
 	WANT(cuda.calls("cuMemHostUnregister") == 1 && cuda.free(m) == 0);
 }
 
-/* What is read once in order is not worth memory that is pinned. What is read again and again is. */
+/* Reads n bytes at a place, of size each: by calls, or by one batch. */
+static void pieces(CUfileHandle_t h, char *to, off_t at, size_t n, size_t size, int batch)
+{
+	CUfileIOParams_t p[K];
+	CUfileIOEvents_t e[K];
+	CUfileBatchHandle_t b;
+	unsigned all = (unsigned)(n / size), ended = all;
+	WANT(all && all <= K);
+	for (unsigned i = 0; i < all; i++) {
+		off_t in = (off_t)(i * size);
+		if (!batch)
+			WANT(cuFileRead(h, to, size, at + in, in) == (ssize_t)size);
+		p[i] = (CUfileIOParams_t){.mode = CUFILE_BATCH, .opcode = CUFILE_READ, .fh = h, .u.batch = {.devPtr_base = to, .devPtr_offset = in, .file_offset = at + in, .size = size}};
+	}
+	if (!batch)
+		return;
+	OK(cuFileBatchIOSetUp(&b, all));
+	OK(cuFileBatchIOSubmit(b, all, p, 0));
+	OK(cuFileBatchIOGetStatus(b, all, &ended, e, NULL));
+	for (unsigned i = 0; i < all; i++)
+		WANT(ended == all && e[i].status == CUFILE_COMPLETE && e[i].ret == size);
+	cuFileBatchIODestroy(b);
+}
+
+/* What is read once in order, in whatever pieces, is not worth memory that is pinned. What is read again and again is. */
 static void once(int large)
 {
-	static const size_t sizes[] = {64 << 10, 256 << 10};
-	void *m = on_gpu(sizes[1]);
-	for (int i = 0; i < 2; i++) {
+	static const struct { size_t size, together; } reads[] = {{64 << 10, 1}, {128 << 10, 1}, {200 << 10, 1}, {256 << 10, 1}, {64 << 10, 2}};
+	void *m = on_gpu(256 << 10);
+	for (size_t i = 0; i < sizeof reads / sizeof *reads; i++) {
 		CUfileHandle_t h = reg(large);
 		uint64_t before = shared();
+		size_t n = reads[i].size * reads[i].together;
 		int pass = 0;
 		for (; pass < 4 && shared() == before; pass++)
-			for (off_t at = 0; at < WINDOW; at += (off_t)sizes[i])
-				WANT(cuFileRead(h, m, sizes[i], at, 0) == (ssize_t)sizes[i]);
+			for (off_t at = 0; at + (off_t)n <= WINDOW; at += (off_t)n)
+				pieces(h, m, at, n, reads[i].size, reads[i].together > 1);
 		WANT(pass == 2);
 		cuFileHandleDeregister(h);
 	}
