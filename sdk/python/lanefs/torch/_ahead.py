@@ -110,7 +110,7 @@ class Ahead(_slots.InTurn):
             try:
                 event = self._read(stream, [(memory, offset) for _, memory, offset in batch])
             except BaseException as e:
-                error = e
+                error = e.with_traceback(None)  # whose frames have the memory, for as long as somebody has the error
             for read, _, _ in batch:
                 read.ended(event, error)
 

@@ -86,7 +86,7 @@ class _Job:
         if backend == "nccl" and not self._cuda:
             raise ValueError(f"a group of NCCL's gathers on CUDA devices, not on {device}")
         self.file = f = _file.File(filename, "r", fallback)
-        self._reads = self._work = None
+        self._reads, self._works = None, {}
         try:
             self.was = _pieces.state(f)
             size = f.size  # from now on, whatever becomes of it: ranks that agree on it take as many chunks
@@ -119,26 +119,18 @@ class _Job:
 
     def run(self):
         """Loads. Returns the error of this rank's reads, after which it reads no more."""
-        starts, pending, used = self._starts, None, []  # used: an event for each chunk that was taken
-        for i, at in enumerate(starts):
-            chunk = self._chunks[i % len(self._chunks)]
+        starts, used = self._starts, []  # used: an event for each chunk that was taken
+        for i in range(len(starts)):
             self._try(self._reads.finish, i)  # after an error, too: the daemon is not to write to memory that is used again
-            mine = self._reads.tensor(i)
-            # On CUDA it comes after what is on the stream: the copies out of the chunk that had this memory, not those of the last chunk.
-            if self._flat:
-                work = dist.all_gather_into_tensor(chunk.bytes, mine, group=self._group, async_op=True)
-            else:
-                work = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
-            self._work = work
-            if pending is not None:
-                used.append(self._take(*pending))
+            self._gather(i)
+            if i > 0:
+                used.append(self._take(i - 1))
             if (then := i + self._reads.ahead) < len(starts):
                 if self._cuda and (last := self._reads.before(then)) >= 0:
                     used[last].synchronize()  # it has left its slot
                 self._try(self._begin, then)
-            pending = work, chunk, at
-        if pending is not None:
-            self._take(*pending)
+        if starts:
+            self._take(len(starts) - 1)
         return self._error
 
     def changed(self):
@@ -154,13 +146,15 @@ class _Job:
 
     def close(self):
         if self._reads is not None:
-            if self._work is not None:  # what gathers from the slots
+            for work in self._works.values():  # what gathers from the slots
                 with contextlib.suppress(Exception):  # of a group that has failed
-                    self._work.wait()
+                    work.wait()
             if self._cuda:
                 self._stream.synchronize()
             self._reads.close()
         self.file.close()
+        self.tensors = self._where = self._chunks = None  # an error's frames have this object, and are freed by a collection only
+        self._works.clear()
 
     def _try(self, step, *args):
         try:
@@ -175,9 +169,20 @@ class _Job:
         if n > 0 and self._error is None:
             self._reads.begin(i, self._base + begin, n)
 
-    def _take(self, work, chunk, at):
-        """Copies a chunk to its tensors. Returns an event behind that, on CUDA."""
-        work.wait()  # on CUDA the stream waits
+    def _gather(self, i):
+        """Begins to gather chunk i."""
+        chunk, mine = self._chunks[i % len(self._chunks)], self._reads.tensor(i)
+        # On CUDA it comes after what is on the stream: the copies out of the chunk that had this memory, not those of the last chunk.
+        if self._flat:
+            self._works[i] = dist.all_gather_into_tensor(chunk.bytes, mine, group=self._group, async_op=True)
+        else:
+            self._works[i] = dist.all_gather(chunk.parts, mine.clone(), group=self._group, async_op=True)
+
+    def _take(self, i):
+        """Copies chunk i to its tensors. Returns an event behind that, on CUDA."""
+        chunk, at = self._chunks[i % len(self._chunks)], self._starts[i]
+        self._works[i].wait()  # on CUDA the stream waits
+        del self._works[i]
         self._where.copy(chunk.bytes, at - self._before, min(self._step, self._size - at))
         if not self._cuda:
             return None
