@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WINDOW = 64 << 20, CALL = 4 << 20, SMALL_CALL = 128 << 10, PRICE = 2 * WINDOW, PINNED = 10 /* times that */, DEAREST = 10, READ_ONLY = 8, UNUSED = 5000000 /* µs */ };
+enum { WINDOW = 64 << 20, CALL = 4 << 20, SMALL_CALL = 128 << 10, PRICE = 2 * WINDOW, PINNED = 10 /* times that */, DEAREST = 10, READ_ONLY = 8, UNUSED = 5000000 /* µs */, REFUSED = UNUSED };
 
 struct window {
 	struct window *next;
@@ -34,6 +34,7 @@ struct window {
 	char *at;
 	struct gpu *gpu;            /* whose memory it is; NULL: the CPU's */
 	struct gpu *pinned;         /* likewise of the CPU's, with whom it is pinned */
+	uint64_t refused;           /* when it could not be; 0: it was not tried */
 };
 
 static _Atomic uint64_t total;  /* bytes that are mapped */
@@ -228,16 +229,18 @@ static void begin(struct file *f, struct window *w)
 	errno = saved;
 }
 
-/* Memory of the CPU that a GPU is to copy from is pinned, once. */
+/* Memory of the CPU that a GPU is to copy from is pinned, once. Where the driver does not do that it is not asked for each read, which it may keep as long as if it did. */
 static void pin(struct file *f, struct window *w, struct gpu *g)
 {
 	struct was was;
 	pthread_mutex_lock(&f->lock);
 	if (w->pinned && !lanefs_gpu_is(w->pinned))
 		w->pinned = NULL;
-	if (!w->pinned && lanefs_gpu_enter(g, &was) == 0) {
+	if (!w->pinned && !(w->refused && now_us() - w->refused < REFUSED) && lanefs_gpu_enter(g, &was) == 0) {
 		if (CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), w->b.mapped, w->b.memory, READ_ONLY) == 0)
 			w->pinned = g;
+		else
+			w->refused = now_us();
 		lanefs_gpu_leave(g, &was);
 	}
 	pthread_mutex_unlock(&f->lock);

@@ -281,7 +281,17 @@ static void pinned(int fd)
 		WANT(until_shared(h, m, SIZE, 50 + i, 1));
 	WANT(cuda.calls("cuMemHostRegister_v2") == 0 && cuda.calls("cuStreamCreate") == 0);
 	cuFileHandleDeregister(h);
-	WANT(cuda.calls("cuMemHostUnregister") == 1 && cuda.free(m) == 0);
+	WANT(cuda.calls("cuMemHostUnregister") == 1);
+	/* Where it cannot be pinned the driver is asked once in a while. */
+	h = reg(fd);
+	cuda.fail("cuMemHostRegister_v2", 801 /* not supported */);
+	cuda.calls(NULL);
+	WANT(until_shared(h, m, SIZE, 5, 10 * USUAL));
+	for (int i = 0; i < 5; i++)
+		WANT(until_shared(h, m, SIZE, 50 + i, 1));
+	WANT(cuda.calls("cuMemHostRegister_v2") == 1);
+	cuFileHandleDeregister(h);
+	WANT(cuda.calls("cuMemHostUnregister") == 0 && cuda.free(m) == 0);
 }
 
 /* Reads n bytes at a place, of size each: by calls, or by one batch. */
