@@ -11,6 +11,7 @@ import time
 import types
 import unittest
 import warnings
+import weakref
 from unittest import mock
 
 import lanefs
@@ -783,6 +784,35 @@ class Slots(Case):
                 self.assertEqual(_slots.kept._entry is not None, waits)
                 self.assertEqual(memory.ring is None, not waits)
         _slots.kept.drop()
+
+    def test_failed(self):
+        """A load that has failed keeps no tensors until a collection."""
+        from concurrent.futures import Future
+        from lanefs.torch import _files, _slots
+        lt.save_file({"t": torch.randn(100_000)}, path("failed.safetensors"))
+        made, empty = [], _files.empty
+
+        def new(*args):
+            tensors = empty(*args)
+            made.append(weakref.ref(tensors["t"]))
+            return tensors
+
+        def read(*_):
+            future = Future()
+            future.set_exception(OSError(5, "the drive"))
+            return future
+        gc.disable()
+        try:
+            with mock.patch.object(_slots, "_worth", lambda *_: True), mock.patch.object(_slots, "_mark", lambda _: mock.Mock()), mock.patch.object(_slots, "PART", 4096), \
+                    mock.patch.object(_slots.Ring, "read", read), mock.patch.object(_files, "empty", new):
+                try:
+                    lt.load_file(path("failed.safetensors"))
+                except OSError as e:
+                    self.assertIn("the drive", str(e))
+            self.assertEqual([t() for t in made], [None])
+        finally:
+            gc.enable()
+            _slots.kept.drop()
 
     def test_inference(self):
         """Memory that was made in inference mode is used outside, and the other way round."""

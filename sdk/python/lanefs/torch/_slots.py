@@ -177,7 +177,10 @@ class Slots(InTurn):
         if i not in self._reads:
             return
         read, offset, n = self._reads[i]
-        done = read.result()
+        try:
+            done = read.result()
+        finally:
+            read = None  # else its error, whose frames have the tensors, would have itself by this one
         del self._reads[i]  # not before it has ended, for KeyboardInterrupt may come instead: the memory is not given back while the daemon writes to it
         if done < n:
             raise EOFError(f"{self._file.path!r} ends at {offset + done}, within {n} bytes at {offset}")
