@@ -132,7 +132,8 @@ func (cfg *mountConfig) cpuLanes() int {
 	if cfg.Lanes+cfg.CPULanes > 0 || cfg.Batch || isFunction(cfg.Device) {
 		return cfg.CPULanes
 	}
-	return min(max(4, runtime.NumCPU()), mostCPULanes*max(1, len(cfg.GPUs)))
+	n := max(1, len(cfg.GPUs))
+	return min(max(4*n, runtime.NumCPU()), mostCPULanes*n) // fewer, and one GPU's share of them would be a single lane
 }
 
 // engine is the configuration of the mount's lanes, without the route of their doorbells.
