@@ -1,5 +1,6 @@
 // Package thread knows which goroutines are locked to their thread. Go's runtime does not say, and ends the process where such a goroutine switches to a coroutine that another one
-// made, which gpu/copyengine does. So a goroutine that may have memory of a GPU copied locks its thread here.
+// made, which gpu/copyengine does. So a goroutine that may have memory of a GPU copied locks its thread here. Cond is for those
+// that wait for one another.
 package thread
 
 import (

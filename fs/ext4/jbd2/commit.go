@@ -100,7 +100,7 @@ func (j *Journal) writeLocked(t *transaction) {
 	case err == nil:
 		j.committing, j.committed = nil, t.tid
 		j.unholdLocked()
-		t.done.Broadcast()
+		t.done.BroadcastUnlocked()
 	case passes(err) && !j.quit && j.err == nil:
 		j.holdLocked(err)
 	default:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lanefs/lanefs/blockdev/latency"
+	"github.com/lanefs/lanefs/gpu/thread"
 )
 
 const (
@@ -45,8 +46,8 @@ type Journal struct {
 	sink    sink
 
 	mu         sync.Mutex
-	gate       *sync.Cond   // Begin waits here
-	idle       *sync.Cond   // who commits waits here for the last handle
+	gate       *thread.Cond // Begin waits here
+	idle       *thread.Cond // who commits waits here for the last handle
 	work       *sync.Cond   // the committer waits here for something to do
 	mark       *sync.Cond   // waits for the mark of an abort are here
 	busy       bool         // protected by mu: someone does what taskLocked says
@@ -80,7 +81,7 @@ type transaction struct {
 	revoked  map[Block]struct{}
 	onCommit []func()
 	timer    *time.Timer // runs once there is something to commit
-	done     sync.Cond   // waits for its commit are here; its lock is Journal.mu
+	done     thread.Cond // waits for its commit are here; its lock is Journal.mu
 	waiters  int         // how many; protected by Journal.mu
 }
 
@@ -127,7 +128,7 @@ func open(c *Cache, cfg Config, s sink, max int, first TID) (*Journal, error) {
 	if j.credits -= cfg.BeforeCommitCredits; j.credits <= 0 {
 		return nil, fmt.Errorf("the journal is too small: a transaction may have %d blocks", max)
 	}
-	j.gate, j.idle, j.work, j.mark = sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu)
+	j.gate, j.idle, j.work, j.mark = thread.NewCond(&j.mu), thread.NewCond(&j.mu), sync.NewCond(&j.mu), sync.NewCond(&j.mu)
 	go j.committer()
 	return j, nil
 }
@@ -197,7 +198,8 @@ func (j *Journal) beginLocked(credits int) (*Handle, error) {
 	t := j.running
 	if t == nil {
 		t = &transaction{tid: j.next, dirty: map[Block]*Buffer{}, revoked: map[Block]struct{}{},
-			reserved: j.cfg.BeforeCommitCredits, done: sync.Cond{L: &j.mu}}
+			reserved: j.cfg.BeforeCommitCredits}
+		t.done.Init(&j.mu)
 		j.next++
 		j.running = t
 	}
