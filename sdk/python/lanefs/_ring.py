@@ -92,7 +92,8 @@ class Ring(Here):
             reply.fds.extend(os.pipe())
             self._submit, self._complete, self._wake_read, self._wake_write = reply.fds
             self._begin()
-        except BaseException:  # no descriptor is left for the pipe, or no thread can be had
+        except BaseException as e:  # no descriptor is left for the pipe, or no thread can be had, or a signal's handler has raised something
+            self._end_reaper(e)
             reply.release()
             reply.give()
             raise
@@ -112,6 +113,13 @@ class Ring(Here):
         os.set_blocking(self._wake_read, False)
         self._reaper = threading.Thread(target=self._reap, daemon=True, name="lanefs-ring")
         self._reaper.start()
+
+    def _end_reaper(self, why):
+        """Ends the thread of a ring that does not come to be, if that has begun."""
+        self._ended, reaper = why, vars(self).get("_reaper")
+        if reaper is not None and reaper.is_alive():
+            self._write(self._wake_write, b"x")
+            reaper.join()
 
     def read(self, file, buffer, offset=0, start=0, length=None):
         """Begins to read a range of a file to memory.

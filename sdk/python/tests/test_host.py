@@ -646,6 +646,15 @@ class Rings(unittest.TestCase):
                     self.assertRaises(RuntimeError, lanefs.Ring, f)
                 with unittest.mock.patch("lanefs._wire.mapped", side_effect=OSError(errno.ENOMEM, "no more")):
                     self.assertRaises(OSError, lanefs.Ring, f)
+            begin = threading.Thread.start
+
+            def interrupted(thread):
+                begin(thread)
+                raise KeyboardInterrupt
+            for _ in range(20):
+                with unittest.mock.patch("threading.Thread.start", interrupted):
+                    self.assertRaises(KeyboardInterrupt, lanefs.Ring, f)
+                self.assertFalse([t for t in threading.enumerate() if t.name == "lanefs-ring"])
             self.assertEqual(len(os.listdir("/proc/self/fd")), before)
             lanefs.Ring(f).close()
 
