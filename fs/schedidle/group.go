@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/affinity"
+	"github.com/lanefs/lanefs/gpu/thread"
 )
 
 const (
@@ -119,7 +120,7 @@ func (b *Bell) Wait(last uint32) uint32 {
 		if n := b.rung.Load(); n != last {
 			return n
 		}
-		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&b.rung)), futexWait, uintptr(last), 0, 0, 0)
+		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&b.rung)), thread.FutexWait, uintptr(last), 0, 0, 0)
 	}
 }
 
@@ -141,7 +142,7 @@ var atOnce unix.Timespec
 func (d *Due) now() bool {
 	if d.FD != 0 {
 		ask := pollFD{fd: d.FD, events: unix.POLLIN}
-		n, _, errno := call(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&ask)), 1, uintptr(unsafe.Pointer(&atOnce)), 0, 0, 0)
+		n, _, errno := thread.Call(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&ask)), 1, uintptr(unsafe.Pointer(&atOnce)), 0, 0, 0)
 		return errno == 0 && n > 0
 	}
 	for i := range d.Queues {

@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/thread"
 )
 
 func (g *Group) guard() {
@@ -24,14 +26,14 @@ func (g *Group) guard() {
 //go:nosplit
 //go:norace
 func (g *Group) run() {
-	enter()
+	thread.Enter()
 	lap := unix.Timespec{Nsec: int64(Lap)}
 	for g.stopping.Load() == 0 {
 		if g.active.Load() == 0 {
-			call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&g.active)), futexWait, 0, 0, 0, 0)
+			thread.Call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&g.active)), thread.FutexWait, 0, 0, 0, 0)
 			continue
 		}
-		call(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&lap)), 0, 0, 0, 0, 0)
+		thread.Call(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&lap)), 0, 0, 0, 0, 0)
 		lap.Nsec = int64(Lap)
 		for i := range g.slots {
 			if g.look(&g.slots[i]) {
@@ -39,7 +41,7 @@ func (g *Group) run() {
 			}
 		}
 	}
-	leave()
+	thread.Leave()
 }
 
 // look gives a thread its old policy back if somebody waits for it and it did little in two laps, or if it has had little to do for many. It says whether
@@ -117,7 +119,7 @@ func letGo(s *slot) {
 		return
 	}
 	var now unix.CPUSet
-	if _, _, errno := call(unix.SYS_SCHED_GETAFFINITY, uintptr(s.tid), unsafe.Sizeof(now), uintptr(unsafe.Pointer(&now)), 0, 0, 0); errno != 0 {
+	if _, _, errno := thread.Call(unix.SYS_SCHED_GETAFFINITY, uintptr(s.tid), unsafe.Sizeof(now), uintptr(unsafe.Pointer(&now)), 0, 0, 0); errno != 0 {
 		return
 	}
 	to, allowed := s.due.Bound.Set()
@@ -132,7 +134,7 @@ func letGo(s *slot) {
 			return
 		}
 	}
-	call(unix.SYS_SCHED_SETAFFINITY, uintptr(s.tid), unsafe.Sizeof(*allowed), uintptr(unsafe.Pointer(allowed)), 0, 0, 0)
+	thread.Call(unix.SYS_SCHED_SETAFFINITY, uintptr(s.tid), unsafe.Sizeof(*allowed), uintptr(unsafe.Pointer(allowed)), 0, 0, 0)
 }
 
 // giveBack leaves alone what has another policy: somebody else has given it that.
@@ -140,7 +142,7 @@ func letGo(s *slot) {
 //go:nosplit
 //go:norace
 func (g *Group) giveBack(s *slot) {
-	if p, _, errno := call(unix.SYS_SCHED_GETSCHEDULER, uintptr(s.tid), 0, 0, 0, 0, 0); errno == 0 && p&^resetOnFork != unix.SCHED_IDLE {
+	if p, _, errno := thread.Call(unix.SYS_SCHED_GETSCHEDULER, uintptr(s.tid), 0, 0, 0, 0, 0); errno == 0 && p&^resetOnFork != unix.SCHED_IDLE {
 		return
 	}
 	if errno := setPolicy(s.tid, g.policy); errno != 0 {
@@ -152,14 +154,12 @@ func (g *Group) giveBack(s *slot) {
 //go:norace
 func setPolicy(tid int32, policy int) unix.Errno {
 	var priority int32 // struct sched_param
-	_, _, errno := call(unix.SYS_SCHED_SETSCHEDULER, uintptr(tid), uintptr(policy), uintptr(unsafe.Pointer(&priority)), 0, 0, 0)
+	_, _, errno := thread.Call(unix.SYS_SCHED_SETSCHEDULER, uintptr(tid), uintptr(policy), uintptr(unsafe.Pointer(&priority)), 0, 0, 0)
 	return errno
 }
-
-const futexWait, futexWakeUp = 0 | 128, 1 | 128 // FUTEX_WAIT, FUTEX_WAKE, both FUTEX_PRIVATE_FLAG
 
 //go:nosplit
 //go:norace
 func futexWake(at *atomic.Uint32) {
-	call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(at)), futexWakeUp, 1, 0, 0, 0)
+	thread.Call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(at)), thread.FutexWake, 1, 0, 0, 0)
 }

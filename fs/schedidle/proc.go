@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/fs/affinity"
+	"github.com/lanefs/lanefs/gpu/thread"
 )
 
 // taskPath is a file of a thread's in /proc, with a zero byte at its end.
@@ -102,12 +103,12 @@ const atFDCWD = ^uintptr(99) // AT_FDCWD, -100
 //go:nosplit
 //go:norace
 func (p *taskPath) read(buf unsafe.Pointer, size int) int {
-	fd, _, errno := call(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(p)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	fd, _, errno := thread.Call(unix.SYS_OPENAT, atFDCWD, uintptr(unsafe.Pointer(p)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
 	if errno != 0 {
 		return 0
 	}
-	n, _, errno := call(unix.SYS_READ, fd, uintptr(buf), uintptr(size), 0, 0, 0)
-	call(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
+	n, _, errno := thread.Call(unix.SYS_READ, fd, uintptr(buf), uintptr(size), 0, 0, 0)
+	thread.Call(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
 	if errno != 0 {
 		return 0
 	}

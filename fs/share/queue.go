@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/thread"
 )
 
 // queue is from where a ring's workers take batches, in the order in which these came, and where workers wait that have nothing to do.
@@ -184,13 +186,13 @@ func (q *queue) end() {
 }
 
 // wake wakes a worker that waits. One that waits as a thread may have waited for long enough meanwhile, and have looked by itself: it looks once more.
-func (w *waiter) wake(thread bool) {
-	if !thread {
+func (w *waiter) wake(asThread bool) {
+	if !asThread {
 		w.goroutine <- struct{}{}
 		return
 	}
 	w.thread.Store(awake)
-	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&w.thread)), futexWake, 1, 0, 0, 0)
+	unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&w.thread)), thread.FutexWake, 1, 0, 0, 0)
 }
 
 // sleep waits as a thread, until it is woken or has waited for so long.
@@ -201,8 +203,6 @@ func (w *waiter) sleep(most time.Duration) {
 			return
 		}
 		t := unix.NsecToTimespec(int64(left))
-		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&w.thread)), futexWait, asleep, uintptr(unsafe.Pointer(&t)), 0, 0)
+		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&w.thread)), thread.FutexWait, asleep, uintptr(unsafe.Pointer(&t)), 0, 0)
 	}
 }
-
-const futexWait, futexWake = 0 | 128, 1 | 128 // FUTEX_WAIT, FUTEX_WAKE, both FUTEX_PRIVATE_FLAG: futex(2)

@@ -107,16 +107,14 @@ func wakeAll(w *waiter) {
 	}
 }
 
-const futexPrivate = 128 // FUTEX_PRIVATE_FLAG (linux/futex.h), of which FUTEX_WAIT is 0 and FUTEX_WAKE 1
-
 // sleep waits to be woken; signals of the Go runtime end it, too.
 func (w *waiter) sleep() {
-	enter()
-	call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&w.woken)), futexPrivate, 0, 0, 0, 0)
-	leave()
+	Block()
+	Call(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&w.woken)), FutexWait, 0, 0, 0, 0)
+	Leave()
 }
 
 func (w *waiter) wake() {
 	w.woken.Store(1)
-	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&w.woken)), futexPrivate|1, 1, 0, 0, 0)
+	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&w.woken)), FutexWake, 1, 0, 0, 0)
 }

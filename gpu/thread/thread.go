@@ -1,6 +1,6 @@
 // Package thread knows which goroutines are locked to their thread. Go's runtime does not say, and ends the process where such a goroutine switches to a coroutine that another one
 // made, which gpu/copyengine does. So a goroutine that may have memory of a GPU copied locks its thread here. Cond is for those
-// that wait for one another.
+// that wait for one another. A system call between Enter or Block and Leave needs no Go processor.
 package thread
 
 import (
