@@ -10,6 +10,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 )
 
 func TestMounter(t *testing.T) {
@@ -133,13 +135,10 @@ func TestOwnFiles(t *testing.T) {
 	require.NoError(t, os.Mkdir(mnt, 0o700))
 	require.NoError(t, os.Symlink("mnt", filepath.Join(dir, "link")))
 	for path, in := range map[string]bool{"/link/sock": true, "/mnt/sock": true, "/mnt": true, "/mnt2": false, "/sock": false, "/..mnt": false, "/none/mnt/sock": false} {
-		for _, says := range []string{"a socket on the mount itself would keep it busy: name a path outside of", "the mount would hide it: name a path outside of"} {
-			c := &mountConfig{Dir: mnt}
-			if strings.HasPrefix(says, "a socket") {
-				c.Metrics = dir + path
-			} else {
-				c.Log = dir + path
-			}
+		for says, c := range map[string]*mountConfig{
+			"a socket on the mount itself would keep it busy: name a path outside of": {Config: mountopt.Config{Metrics: dir + path}, Dir: mnt},
+			"the mount would hide it: name a path outside of":                         {Config: mountopt.Config{Log: dir + path}, Dir: mnt},
+		} {
 			if err := c.checkOwnFiles(); in {
 				require.ErrorContains(t, err, says, path)
 			} else {
