@@ -911,7 +911,7 @@ class Ahead(Case):
                 mock.patch.object(_ahead._pieces, "read"):
             ahead = _ahead.Ahead(None, device, 4096, 8, 8)
             ahead.begin(0, 0, 4096)
-            ahead._reads[0].events()
+            ahead._reads[0][0].result()
             for s in streams:
                 s.synchronize.assert_not_called()
             ahead.close()

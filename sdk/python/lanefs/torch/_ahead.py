@@ -14,29 +14,6 @@ _PIECE = 8 << 20  # bytes of a part that are read together, at most
 _BATCH = 4        # pieces in one batch, at most: as much as a client has of the stage. Batches of 48 MiB made 31 GB/s where those of 32 MiB made 38
 
 
-class _Part:
-    """A part under way."""
-
-    def __init__(self, pieces):
-        self._lock, self._left, self._events, self._error, self._done = threading.Lock(), pieces, [], None, Future()
-
-    def ended(self, event, error):
-        """One of its pieces has been read: with an event behind that, on CUDA."""
-        with self._lock:
-            self._left -= 1
-            self._events.append(event)
-            self._error = self._error or error
-            last = self._left == 0
-        if last and self._error is None:
-            self._done.set_result(self._events)
-        elif last:
-            self._done.set_exception(self._error)
-
-    def events(self):
-        """Waits for all pieces. Raises what the first that failed did."""
-        return self._done.result()
-
-
 class Ahead(_slots.InTurn):
     """Two threads read the parts, those of smaller numbers first. Has the methods of Slots, which are called by one thread."""
 
@@ -79,16 +56,18 @@ class Ahead(_slots.InTurn):
 
     def begin(self, i, offset, n):
         pieces = self.tensor(i)[:n].split(_PIECE)
-        self._reads[i] = read = _Part(len(pieces))
-        for piece in pieces:
+        self._reads[i] = reads = [Future() for _ in pieces]
+        for read, piece in zip(reads, pieces):
             self._queue.put((read, piece, offset))
             offset += len(piece)
 
     def finish(self, i):
         """Waits for the read of part i. On CUDA the current stream waits."""
-        read = self._reads.pop(i, None)
-        for event in read.events() if read is not None else ():
-            if event is not None:
+        reads = self._reads.pop(i, ())
+        for read in reads:
+            read.exception()  # all have ended before the first that failed is told
+        for read in reads:
+            if (event := read.result()) is not None:
                 torch.cuda.current_stream(self._device).wait_event(event)
 
     def _run(self, stream):
@@ -112,7 +91,10 @@ class Ahead(_slots.InTurn):
             except BaseException as e:
                 error = e.with_traceback(None)  # whose frames have the memory, for as long as somebody has the error
             for read, _, _ in batch:
-                read.ended(event, error)
+                if error is None:
+                    read.set_result(event)
+                else:
+                    read.set_exception(error)
 
     def _read(self, stream, ranges):
         if stream is None:
