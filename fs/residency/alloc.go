@@ -105,6 +105,9 @@ func (p *Pool) Alloc(n int64, load func(*Memory) error, gone <-chan struct{}) (*
 func (m *Memory) fill(n int64, load func(*Memory) error) (err error) {
 	from := int64(0)
 	if load != nil {
+		if g, ok := m.mem.(populator); ok {
+			g.Populate(n)
+		}
 		err, from = load(m), n
 	}
 	if err == nil {

@@ -31,6 +31,11 @@ type readOnlyExporter interface {
 	ExportReadOnly(want gpu.ExportKind) (gpu.Export, error)
 }
 
+// populator is memory whose pages can be made before it is filled, all at once.
+type populator interface {
+	Populate(n int64)
+}
+
 // Memory is device memory. If the controller reaches it, it is a target of transfers (ext4.Target); else it is Staged.
 type Memory struct {
 	mem   gpu.Memory

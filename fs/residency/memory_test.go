@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/hugepage"
 )
 
 // fake is memory of which the CPU sees host, and whose kernels see what keeper was told of.
@@ -162,4 +163,25 @@ func TestPagesGone(t *testing.T) {
 	require.ErrorIs(t, m.PutAll([]int64{0, 5000}, [][]byte{[]byte("a"), []byte("b")}), syscall.EFAULT)
 	require.ErrorIs(t, m.Get(4096, make([]byte, 1)), syscall.EFAULT)
 	require.Equal(t, 1, k.arrived)
+}
+
+// TestPopulated: memory's pages are there before a load fills them, all at once.
+func TestPopulated(t *testing.T) {
+	huge := hugepage.Size()
+	if huge == 0 {
+		t.Skip("SKIPPED: no huge pages")
+	}
+	p := newPool(t, 4)
+	var st unix.Stat_t
+	h, err := p.Alloc(2*huge, func(m *Memory) error {
+		e, err := m.mem.Export(gpu.ExportMemFD)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(e.FD)
+		return unix.Fstat(e.FD, &st)
+	}, nil)
+	require.NoError(t, err)
+	h.Release()
+	require.NotZero(t, st.Blocks)
 }

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/hugepage"
 	"github.com/lanefs/lanefs/gpu/internal/span"
 	"golang.org/x/sys/unix"
 )
@@ -85,6 +86,14 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 		_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // fewer page faults and TLB misses where the system allows it
 	}
 	return r.adopt(m)
+}
+
+// Populate makes the pages of the first n bytes, which are about to be written, huge ones where the kernel does that: a page fault for each 4 KiB, here and in each program that maps the memory,
+// takes longer than to fill it, and to pin them for a GPU does again.
+func (m *memory) Populate(n int64) {
+	if m.fd >= 0 {
+		hugepage.Populate(m.mapping[:min(n, m.size.Load())], m.offset)
+	}
 }
 
 // Register implements gpu.Runtime. On a CPU there is nothing to do but to remember the bytes.

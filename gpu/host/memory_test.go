@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/hugepage"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -125,5 +126,36 @@ func TestCopyChecksAddresses(t *testing.T) {
 	require.NoError(t, m.Close())
 	require.Error(t, s.Fill(a, 0, 1), "closed memory is no longer there")
 	require.NoError(t, s.Close())
+	require.NoError(t, r.Close())
+}
+
+// TestPopulate: the pages of memory that is about to be filled are there at once, and no others; memory that was imported has them from its owner.
+func TestPopulate(t *testing.T) {
+	r, err := Open(Options{Memory: 64 << 20})
+	require.NoError(t, err)
+	huge := hugepage.Size()
+	if huge == 0 {
+		t.Skip("SKIPPED: no huge pages")
+	}
+	for _, kind := range []gpu.MemKind{gpu.DeviceVMM, gpu.DevicePlain} {
+		a, err := r.Alloc(kind, 4*huge)
+		require.NoError(t, err)
+		m := a.(*memory)
+		m.Populate(2*huge + 5)
+		var st unix.Stat_t
+		require.NoError(t, unix.Fstat(m.fd, &st))
+		if has := st.Blocks * 512; has < 2*huge {
+			t.Logf("this kernel makes no huge pages of a memfd: %d bytes", has)
+		} else {
+			require.Equal(t, 2*huge, has)
+		}
+		require.NotZero(t, st.Blocks)
+		require.Equal(t, make([]byte, 4*huge), a.Host())
+		require.NoError(t, a.Close())
+	}
+	h, err := r.Alloc(gpu.HostMapped, 4*huge)
+	require.NoError(t, err)
+	h.(*memory).Populate(4 * huge) // no file
+	require.NoError(t, h.Close())
 	require.NoError(t, r.Close())
 }

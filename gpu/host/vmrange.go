@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/hugepage"
 	"github.com/lanefs/lanefs/gpu/internal/span"
 	"golang.org/x/sys/unix"
 )
@@ -39,7 +40,7 @@ func (r *Runtime) reserve(size, max int64) (*memory, error) {
 		m.release()
 		return nil, fmt.Errorf("host runtime: seal a memfd: %w", err)
 	}
-	b, err := mapNew(max, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
+	b, err := hugepage.Reserve(0, max)
 	if err != nil {
 		m.release()
 		return nil, fmt.Errorf("host runtime: reserve %d bytes of address space: %w", max, err)

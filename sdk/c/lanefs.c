@@ -390,6 +390,27 @@ void lanefs_on_wait(lanefs *s, int (*f)(void *), void *arg)
 
 const struct asking *lanefs_asking(const lanefs *s) { return &s->asking; }
 
+/* Maps a file at an address where the processor can use its huge pages, which the daemon's memory has where the kernel makes some: to pin it for a GPU takes a tenth of the time then. */
+static void *map_memory(size_t n, int prot, int fd, uint64_t offset)
+{
+	enum { HUGE = 2 << 20 };
+	char *room = n < HUGE ? MAP_FAILED : mmap(NULL, n + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (room == MAP_FAILED)
+		return mmap(NULL, n, prot, MAP_SHARED, fd, (off_t)offset);
+	size_t before = (offset - (uintptr_t)room) & (HUGE - 1);
+	void *p = mmap(room + before, n, prot, MAP_SHARED | MAP_FIXED, fd, (off_t)offset);
+	int saved = errno;
+	if (p == MAP_FAILED) {
+		munmap(room, n + HUGE);
+		errno = saved;
+		return p;
+	}
+	if (before)
+		munmap(room, before);
+	munmap((char *)p + n, HUGE - before);
+	return p;
+}
+
 int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned flags, struct lanefs_buffer *b)
 {
 	struct map q = {.offset = offset, .length = length, .flags = flags};
@@ -414,7 +435,7 @@ int lanefs_map(lanefs *s, int fd, uint64_t offset, uint64_t length, unsigned fla
 	}
 	if (r.kind != LANEFS_MEMFD)
 		return 0;
-	void *p = mmap(NULL, r.memory, flags & LANEFS_PRIVATE ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, b->fd, (off_t)r.fd_offset);
+	void *p = map_memory(r.memory, flags & LANEFS_PRIVATE ? PROT_READ | PROT_WRITE : PROT_READ, b->fd, r.fd_offset);
 	if (p == MAP_FAILED) {
 		lanefs_fail(errno, NULL);
 		int saved = errno;

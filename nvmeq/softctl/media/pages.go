@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/hugepage"
 )
 
 // Pinner pins pages of a file so that a copy engine reads them: b, which the CPU may not write to. Unpin ends that in the Pinner's own time.
@@ -209,7 +211,7 @@ func (p *pages) pin(c *Chunk, off int64) {
 	}
 	for _, r := range found {
 		n := r[1] - r[0]
-		b, err := p.m.mapFile(r[0], n)
+		b, err := hugepage.Map(p.m.fd, r[0], n, unix.PROT_READ)
 		if err == nil {
 			collapse(b, r[0])
 			_ = unix.Madvise(b, unix.MADV_POPULATE_READ) // several at once, which pinning is not

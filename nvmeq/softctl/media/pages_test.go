@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/hugepage"
 )
 
 // pins is a Pinner that says which chunks it has.
@@ -233,7 +235,7 @@ func TestPages(t *testing.T) {
 // Where no pages can be pinned, or no more, views give nothing.
 // TestHugePages holds that what is pinned of a file on a tmpfs is in huge pages, that holes stay holes, and that the bytes are what they were.
 func TestHugePages(t *testing.T) {
-	if hugePage() == 0 || room("/proc/self/cgroup", "/sys/fs/cgroup")/4 < chunkSize {
+	if hugepage.Size() == 0 || room("/proc/self/cgroup", "/sys/fs/cgroup")/4 < chunkSize {
 		t.Skip("SKIPPED: no huge pages, or too little memory for them")
 	}
 	var fs unix.Statfs_t
@@ -261,7 +263,7 @@ func TestHugePages(t *testing.T) {
 	if huge == 0 {
 		t.Skip("SKIPPED: this kernel makes no huge pages of a tmpfs")
 	}
-	require.Equal(t, int64(2*chunkSize)-hugePage(), huge, "all but the one with the hole")
+	require.Equal(t, int64(2*chunkSize)-hugepage.Size(), huge, "all but the one with the hole")
 }
 
 // hugeOf is how many bytes of a file this process maps by huge pages.
