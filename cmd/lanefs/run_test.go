@@ -260,7 +260,7 @@ func TestRunBatch(t *testing.T) {
 	}
 }
 
-// TestRunMapped: reads from memory that is shared with the daemon, until the daemon is killed.
+// TestRunMapped: reads from memory that is shared with the daemon, and while it is being mapped, until the daemon is killed.
 func TestRunMapped(t *testing.T) {
 	p := newPlace(t)
 	test, dir := p.installed("testmap")[0], p.mkdir("cuda")
@@ -279,9 +279,11 @@ func TestRunMapped(t *testing.T) {
 	require.NoError(t, os.WriteFile(large, b, 0o644))
 	r, err := p.stat(mnt)
 	require.NoError(t, err)
-	out, errs, err := p.run("run", "--", test, file, large, itoa(r.PID))
-	require.NoError(t, err, errs)
-	require.Equal(t, "ok\n", out)
+	for _, args := range [][]string{{"later"}, {"cached"}, nil} {
+		out, errs, err := p.run(append([]string{"run", "--", test, file, large, itoa(r.PID)}, args...)...)
+		require.NoError(t, err, errs)
+		require.Equal(t, "ok\n", out)
+	}
 	require.NoError(t, fs.Detach(mnt))
 	p.ok("umount", mnt2)
 	fsck(t, img2)

@@ -237,6 +237,8 @@ static inline int lane_ended(int code) { return code == ECONNRESET || code == EP
 
 /* Reads from memory that is shared with the daemon. -2: this road is not the one to take now. */
 HIDDEN ssize_t map_move(struct move *m);
+/* A read went by the page cache, than which a copy from a window is quicker, if it is not a small one: it pays for the window, too. The lanes are tried too seldom for that. */
+HIDDEN void map_note(struct move *m);
 HIDDEN void map_many(struct many *a); /* likewise of those that are open and larger than SMALL_IN_BATCH. Which have ended it says by many_done */
 HIDDEN void map_forget(struct file *f);
 /* Bytes: up to there a read may go by the page cache. In a batch a pread after another takes longer than the lanes do for larger ones (an H100's
@@ -252,6 +254,7 @@ struct chosen {
 };
 HIDDEN void choose(const struct move *m, size_t n, struct chosen *c); /* m: the largest of n reads that go together */
 HIDDEN void chose(const struct chosen *c, int whole); /* it has ended, and moved all that it was to */
+HIDDEN void choose_again(struct file *f); /* what the lanes take is another time from now on: they are tried by the next read */
 
 HIDDEN void *next_library(void); /* loads it; NULL: there is none */
 HIDDEN int next_loaded(void);

@@ -4,24 +4,29 @@
  * mapped when what was read from it by the stage would have paid for that:
  *
  *  1. Is the window mapped, and the file the same since?       copy it
- *  2. Else note what the stage's way costs.                    pay
- *  3. Enough? Then map it for the next time.                   begin
+ *  2. Else note what the stage's way costs.                    pays
+ *  3. Enough? Then map it, while reads go on by the stage.     start
+ *
+ * To map a window takes up to 25 ms, so a thread of the library's does it, one at a time. Where that is the quicker way for what is read once, too, since the daemon's memory is of the same
+ * kind, the next window is mapped when part of one was read in order.                                                                                     ahead
  *
  * Copies of reads that go together are begun one after another, and waited for once.                      map_many, waited
  *
  * A window that the file has outlived is unmapped; such a file must pay more for the next one. What a process has mapped is a quarter of the
- * pool at most. LANEFS_CUFILE_MAP=0 switches this road off, =now maps what is read once.
+ * pool at most. LANEFS_CUFILE_MAP=0 switches this road off, =wait has the read that has paid map the window, =now every first one.
  */
 #define _GNU_SOURCE
 #include "core.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
-enum { WINDOW = 64 << 20, CALL = 4 << 20, SMALL_CALL = 128 << 10, PRICE = 2 * WINDOW, PINNED = 10 /* times that */, DEAREST = 10, READ_ONLY = 8, UNUSED = 5000000 /* µs */, REFUSED = UNUSED };
+enum { WINDOW = 64 << 20, CALL = 4 << 20, SMALL_CALL = 128 << 10, PRICE = 2 * WINDOW, DEAREST = 10, READ_ONLY = 8, UNUSED = 5000000 /* µs */, REFUSED = UNUSED };
 
 struct window {
 	struct window *next;
@@ -30,6 +35,8 @@ struct window {
 	unsigned users, stale;
 	int mapped, busy, gone;     /* busy: being mapped; gone: no longer in the list */
 	uint64_t used;              /* when it was last */
+	uint64_t run, run_end;      /* bytes that were read in order, or about so, and where that was */
+	int led;                    /* in that run the next one was looked at */
 	struct lanefs_buffer b;     /* constant while it is mapped */
 	char *at;
 	struct gpu *gpu;            /* whose memory it is; NULL: the CPU's */
@@ -47,22 +54,31 @@ struct idle_stream {
 };
 PROCESS_LOCK(lock);
 static struct idle_stream *streams; /* protected by lock */
+static struct mapper {
+	struct file *file;          /* NULL: there is none; protected by lock */
+	struct window *window;
+	struct gpu *gpu;            /* with which the window is to be pinned, or NULL */
+} mapper;
+static pthread_cond_t idle = PTHREAD_COND_INITIALIZER; /* the mapper has become so */
 
 static void child(void)
 {
 	streams = NULL;
 	total = 0;
+	mapper.file = NULL;
+	pthread_cond_init(&idle, NULL);
 }
 
 IN_CHILD(child);
 
-static int off, at_once;
+static int off, at_once, wait_for_it;
 
 __attribute__((constructor)) static void begin_map(void)
 {
 	const char *e = getenv("LANEFS_CUFILE_MAP");
 	off = e && strcmp(e, "0") == 0;
 	at_once = e && strcmp(e, "now") == 0;
+	wait_for_it = at_once || (e && strcmp(e, "wait") == 0);
 }
 
 static struct idle_stream *take_stream(struct gpu *g)
@@ -131,6 +147,10 @@ static void release(struct file *f, struct window *w)
 
 void map_forget(struct file *f)
 {
+	pthread_mutex_lock(&lock);
+	while (mapper.file == f)
+		pthread_cond_wait(&idle, &lock);
+	pthread_mutex_unlock(&lock);
 	while (f->windows) {
 		struct window *w = f->windows;
 		f->windows = w->next;
@@ -213,9 +233,30 @@ static int map(struct file *f, struct window *w)
 	return 0;
 }
 
-static void begin(struct file *f, struct window *w)
+/*
+ * Memory of the CPU that a GPU is to copy from is pinned, once. Where the driver does not do that it is not asked for each read, which it may keep as long as if it did. The caller holds
+ * the file's lock, or nobody else knows the window yet.
+ */
+static void pin(struct window *w, struct gpu *g)
+{
+	struct was was;
+	if (w->pinned && !lanefs_gpu_is(w->pinned))
+		w->pinned = NULL;
+	if (w->pinned || (w->refused && now_us() - w->refused < REFUSED) || lanefs_gpu_enter(g, &was))
+		return;
+	if (CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), w->b.mapped, w->b.memory, READ_ONLY) == 0)
+		w->pinned = g;
+	else
+		w->refused = now_us();
+	lanefs_gpu_leave(g, &was);
+}
+
+/* Maps a window that is busy, and pins it for g, if that is one and the memory is the CPU's. */
+static void begin(struct file *f, struct window *w, struct gpu *g)
 {
 	int rc = map(f, w), saved = errno;
+	if (!rc && g && !w->gpu)
+		pin(w, g);
 	pthread_mutex_lock(&f->lock);
 	w->busy = 0;
 	w->mapped = rc == 0;
@@ -223,35 +264,92 @@ static void begin(struct file *f, struct window *w)
 	if (rc && w->stale < DEAREST) /* the pool is full, or the like: not soon again */
 		w->stale += 2;
 	int last = w->gone && !w->users;
+	if (!rc)
+		choose_again(f); /* who reads by the page cache, and has the rest of the window before it, would find out too late */
 	pthread_mutex_unlock(&f->lock);
 	if (last)
 		end(f, w);
 	errno = saved;
 }
 
-/* Memory of the CPU that a GPU is to copy from is pinned, once. Where the driver does not do that it is not asked for each read, which it may keep as long as if it did. */
-static void pin(struct file *f, struct window *w, struct gpu *g)
+static void mapped(void)
 {
-	struct was was;
-	pthread_mutex_lock(&f->lock);
-	if (w->pinned && !lanefs_gpu_is(w->pinned))
-		w->pinned = NULL;
-	if (!w->pinned && !(w->refused && now_us() - w->refused < REFUSED) && lanefs_gpu_enter(g, &was) == 0) {
-		if (CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), w->b.mapped, w->b.memory, READ_ONLY) == 0)
-			w->pinned = g;
-		else
-			w->refused = now_us();
-		lanefs_gpu_leave(g, &was);
+	pthread_mutex_lock(&lock);
+	mapper.file = NULL; /* which may end now */
+	pthread_cond_broadcast(&idle);
+	pthread_mutex_unlock(&lock);
+}
+
+static void *map_thread(void *arg)
+{
+	(void)arg;
+	prctl(PR_SET_NAME, "lanefs-map");
+	begin(mapper.file, mapper.window, mapper.gpu);
+	mapped();
+	return NULL;
+}
+
+/* At the process's end, before that of the GPU's library, in which the thread may be. A daemon that stands still must not keep the process. */
+static void at_exit(void)
+{
+	enum { EACH = 1000 /* µs */, TIMES = 2000 };
+	for (unsigned i = 0; i < TIMES; i++) {
+		pthread_mutex_lock(&lock);
+		int busy = mapper.file != NULL;
+		pthread_mutex_unlock(&lock);
+		if (!busy)
+			return;
+		usleep(EACH);
 	}
-	pthread_mutex_unlock(&f->lock);
+}
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void first(void) { atexit(at_exit); }
+
+/* Has a window mapped that the caller has made busy, as the mapper is. Where no thread can be made the caller does it. */
+static void start(struct file *f, struct window *w, struct gpu *g)
+{
+	sigset_t all, were;
+	pthread_attr_t attributes;
+	pthread_t thread;
+	int rc = 1;
+	pthread_once(&once, first);
+	if (!wait_for_it && pthread_attr_init(&attributes) == 0) {
+		pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &were); /* the program's signals are for its own threads */
+		mapper.window = w;
+		mapper.gpu = g;
+		rc = pthread_create(&thread, &attributes, map_thread, NULL);
+		pthread_sigmask(SIG_SETMASK, &were, NULL);
+		pthread_attr_destroy(&attributes);
+	}
+	if (rc) {
+		begin(f, w, g);
+		mapped();
+	}
+}
+
+/* Whether the caller may have a window of f's mapped. */
+static int may_map(struct file *f)
+{
+	pthread_mutex_lock(&lock);
+	int mine = !mapper.file;
+	if (mine)
+		mapper.file = f;
+	pthread_mutex_unlock(&lock);
+	return mine;
 }
 
 /* How part of a window is copied to a move's memory, which is a GPU's. */
 static enum copy_kind kind(struct file *f, struct window *w, const struct move *m)
 {
 	struct gpu *g = m->target.gpu;
-	if (!w->gpu)
-		pin(f, w, g);
+	if (!w->gpu) {
+		pthread_mutex_lock(&f->lock);
+		pin(w, g);
+		pthread_mutex_unlock(&f->lock);
+	}
 	return !m->target.device ? COPY_ANY : w->gpu ? IN_DEVICE : w->pinned == g ? TO_DEVICE : COPY_ANY;
 }
 
@@ -283,17 +381,63 @@ static int copy(struct file *f, struct window *w, struct move *m, char *to, uint
 static int is_pinned(const struct move *m) { return m->target.gpu && lanefs_facts(mount_session(m->file->mount))->kind == LANEFS_MEMFD; }
 
 /*
- * What a window costs, in bytes. It takes 7 ms and more to map, and 15 to 25 where it is pinned: that is more than who reads a file once, in pieces of 64 KiB or 256 KiB, has of it.
+ * What a read pays for its window, of PRICE, in bytes. A copy from a window saves a small read 10 us where the page cache has not the bytes, and little where it has: a thousand pay for it, where
+ * dozens of others do. Until then tries of this way, when the page cache is the quicker one, would map all of a file. A window that has to be pinned saves a read a
+ * time that grows with it: it is worth it when the window has been read twice. Less than 16 KiB are hardly faster. n: how many bytes of it are in the window. together: how many reads go in
+ * one call.
  */
-static uint64_t price(const struct move *m) { return (uint64_t)PRICE * (is_pinned(m) ? PINNED : 1); }
+static uint64_t pays(const struct move *m, size_t n, size_t together)
+{
+	enum { PART_OF_SMALL = 8 };
+	int small = m->n <= SMALL_IN_BATCH;
+	if (is_pinned(m))
+		return small ? n / PART_OF_SMALL : n;
+	size_t alone = small ? SMALL_CALL : CALL, share = CALL / together;
+	return n + (alone < share ? alone : share); /* a call of many is one: never more than alone */
+}
 
-/* The part of a move that is in one window: the window, with a user, if it can be copied from now. call: bytes, what the stage's call would cost beside them. */
-static struct window *ready(struct file *f, struct move *m, uint64_t offset, size_t n, size_t call)
+/* Notes what a read pays for a window that is not mapped. Whether the caller is to start it. The caller holds the file's lock. */
+static int paid(struct file *f, struct window *w, uint64_t bytes)
+{
+	w->paid += bytes;
+	if (w->mapped || w->busy || !(at_once || w->paid >= (uint64_t)PRICE << w->stale) || !may_map(f))
+		return 0;
+	w->busy = 1;
+	return 1;
+}
+
+/*
+ * Notes a read of a window that is mapped. If so much of it has been read in order that the next one is likely to be read, which is not mapped: that one, for the caller to start. The caller
+ * holds the file's lock.
+ */
+static struct window *ahead(struct file *f, const struct move *m, struct window *w, uint64_t offset, size_t n)
+{
+	enum { NEAR = 16 /* reads, as those of threads that share a file's in turn */, LIKELY = WINDOW / 8 };
+	uint64_t apart = offset > w->run_end ? offset - w->run_end : w->run_end - offset;
+	int goes_on = apart <= (uint64_t)NEAR * n;
+	w->run = goes_on ? w->run + n : n;
+	w->run_end = offset + n;
+	w->led = w->led && goes_on;
+	if (w->led || w->run < LIKELY || is_pinned(m) || (w->index + 1) * WINDOW >= w->b.file_size)
+		return NULL;
+	struct window *next = find(f, w->index + 1, 1);
+	int wanted = next && !next->mapped && !next->busy && !next->stale;
+	if (wanted && !may_map(f))
+		return NULL; /* with another read */
+	w->led = 1;
+	if (!wanted)
+		return NULL;
+	next->busy = 1;
+	return next;
+}
+
+/* The part of a move that is in one window: the window, with a user, if it can be copied from now. together: how many moves go in one call. */
+static struct window *ready(struct file *f, struct move *m, uint64_t offset, size_t n, size_t together)
 {
 	uint64_t index = offset / WINDOW;
 	int mine = 0;
 	pthread_mutex_lock(&f->lock);
-	struct window *w = find(f, index, 1), *old = NULL, *start = NULL;
+	struct window *w = find(f, index, 1), *old = NULL, *next = NULL;
 	if (w && w->mapped && w->gpu && w->gpu != m->target.gpu && w->gpu->ordinal == m->target.gpu->ordinal) /* which was reset since, and what is mapped outlives that */
 		w->gpu = m->target.gpu;
 	if (w && w->mapped && (w->gpu && w->gpu != m->target.gpu)) { /* another device's memory */
@@ -303,36 +447,33 @@ static struct window *ready(struct file *f, struct move *m, uint64_t offset, siz
 		mine = drop(f, w);
 		w = NULL;
 	} else if (w && !(w->mapped && offset + n <= index * WINDOW + w->b.size)) {
-		w->paid += n + call;
-		if (!w->mapped && !w->busy && (at_once || w->paid >= price(m) << w->stale)) {
-			w->busy = 1;
-			start = w;
-		}
+		next = paid(f, w, pays(m, n, together)) ? w : NULL;
 		w = NULL;
 	}
 	if (w) {
 		w->users++;
 		w->used = now_us();
+		next = ahead(f, m, w, offset, n);
 	}
 	pthread_mutex_unlock(&f->lock);
 	if (old && mine)
 		end(f, old);
-	if (start)
-		begin(f, start); /* for the next read */
+	if (next)
+		start(f, next, m->target.gpu); /* for reads to come */
 	return w;
 }
 
 /* Whether shared memory is a road to a move's memory. A GPU's daemon has the file in its memory, from where the CPU's is as far as from the stage. */
 static int reaches(const struct move *m) { return !off && (m->target.gpu || lanefs_facts(mount_session(m->file->mount))->kind == LANEFS_MEMFD); }
 
-static ssize_t move(struct move *m, size_t call)
+static ssize_t move(struct move *m, size_t together)
 {
 	struct file *f = m->file;
 	size_t done = 0;
 	while (done < m->n) {
 		uint64_t offset = (uint64_t)m->offset + done, in = offset % WINDOW;
 		size_t n = m->n - done < WINDOW - in ? m->n - done : WINDOW - in;
-		struct window *w = ready(f, m, offset, n, call);
+		struct window *w = ready(f, m, offset, n, together);
 		if (!w)
 			return ELSEWHERE; /* the stage moves it all: a call takes one road */
 		int rc = copy(f, w, m, m->memory + done, in, n);
@@ -345,26 +486,21 @@ static ssize_t move(struct move *m, size_t call)
 	return (ssize_t)m->n;
 }
 
-/*
- * A copy from a window saves a small read 10 us where the page cache has not the bytes, and little where it has: a thousand pay for it, where dozens of others do. Until then tries of
- * this way, when the page cache is the quicker one, would map all of a file. Where the window is pinned a read of 64 KiB is twice as fast by it, and pays when the window has been read
- * once, as one of 256 KiB does, and those between; less than 16 KiB are hardly faster.
- */
-static size_t call_of(const struct move *m)
+void map_note(struct move *m)
 {
-	if (is_pinned(m))
-		return m->n <= SMALL_IN_BATCH ? 0 : m->n < CALL / 16 ? 16 * m->n : CALL;
-	return m->n <= SMALL_IN_BATCH ? SMALL_CALL : CALL;
+	enum { TIMES = 8 };
+	struct file *f = m->file;
+	if (m->n <= SMALL_IN_BATCH || !m->target.gpu || off)
+		return;
+	pthread_mutex_lock(&f->lock);
+	struct window *w = find(f, (uint64_t)m->offset / WINDOW, 1);
+	int begins = w && !w->mapped && paid(f, w, is_pinned(m) ? m->n : TIMES * m->n);
+	pthread_mutex_unlock(&f->lock);
+	if (begins)
+		start(f, w, m->target.gpu);
 }
 
-/* Likewise of one in a batch, whose calls are one: never more than alone. */
-static size_t call_in(const struct many *a, const struct move *m)
-{
-	size_t alone = call_of(m), share = CALL / a->n;
-	return alone < share ? alone : share;
-}
-
-ssize_t map_move(struct move *m) { return m->n && reaches(m) ? move(m, call_of(m)) : ELSEWHERE; }
+ssize_t map_move(struct move *m) { return m->n && reaches(m) ? move(m, 1) : ELSEWHERE; }
 
 /* Waits for the copies on a stream, which are of moves from one up to another. What has failed the stage moves, or says why it cannot. */
 static void waited(struct many *a, struct idle_stream *s, size_t from, size_t to)
@@ -394,7 +530,7 @@ void map_many(struct many *a)
 			continue;
 		uint64_t in = (uint64_t)m->offset % WINDOW;
 		if (!m->target.gpu || in + m->n > WINDOW) { /* the CPU copies it, or it is in two windows, as few are */
-			ssize_t n = move(m, call_in(a, m));
+			ssize_t n = move(m, a->n);
 			if (n != ELSEWHERE)
 				many_done(a, i, n);
 			continue;
@@ -408,7 +544,7 @@ void map_many(struct many *a)
 			s = take_stream(m->target.gpu);
 		}
 		if (s)
-			w = ready(m->file, m, (uint64_t)m->offset, m->n, call_in(a, m));
+			w = ready(m->file, m, (uint64_t)m->offset, m->n, a->n);
 		if (w && copy_on(s->gpu, s->stream, kind(m->file, w, m), m->memory, w->at + in, m->n))
 			release(m->file, w);
 		else

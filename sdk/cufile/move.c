@@ -104,6 +104,8 @@ static ssize_t lanes(struct move *m)
 	}
 	int saved = n == -1 && lanefs_ended(errno) ? ENOTCONN : errno;
 	chose(&c, n == (ssize_t)m->n);
+	if (c.of && c.way == BY_CACHE && n > 0)
+		map_note(m);
 	errno = saved;
 	return n;
 }

@@ -1,8 +1,8 @@
 /*
- * Run by a test of cmd/lanefs: testmap FILE LARGE DAEMON, with memory of a GPU of the stand-in for libcuda (lab/cuda), too. FILE has the bytes of test.c's, on a mount
+ * Run by a test of cmd/lanefs: testmap FILE LARGE DAEMON [later|cached], with memory of a GPU of the stand-in for libcuda (lab/cuda), too. FILE has the bytes of test.c's, on a mount
  * with a pool of 48 MiB. LARGE's byte i is i % 251, too; it is 65 MiB long, on a mount with a pool of four times that and more. DAEMON is the process of
  * FILE's mount. What is read from memory that is shared with the daemon, one at a time and together: files that change and that are closed while they are read, the end
- * of the room, and of the daemon. Prints "ok".
+ * of the room, and of the daemon. later: windows are mapped while reads go on. cached: by reads that go by the page cache. Prints "ok".
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "testcuda.h"
@@ -20,7 +21,7 @@ enum { N = 17000, SMALL = 3000, USUAL = 40 /* reads that pay for a window */, WI
 /* The counts of the library: count.c. The program makes the file, and starts itself anew. */
 static volatile uint64_t *counts;
 
-static void count_roads(char **argv)
+static void count_roads(char **argv, const char *mode)
 {
 	const char *path = getenv("TESTMAP_ROADS");
 	if (!path) {
@@ -29,6 +30,10 @@ static void count_roads(char **argv)
 		WANT(fd >= 0 && write(fd, "LFSROAD3", 8) == 8 && ftruncate(fd, 128) == 0);
 		setenv("TESTMAP_ROADS", name, 1);
 		setenv("LANEFS_ROADS", name, 1);
+		if (strcmp(mode, "later") != 0)
+			setenv("LANEFS_CUFILE_MAP", "wait", 1);
+		if (strcmp(mode, "cached") == 0)
+			unsetenv("LANEFS_CUFILE_SMALL");
 		execv("/proc/self/exe", argv);
 		WANT(!"exec");
 	}
@@ -269,13 +274,13 @@ static void together(int fd, int large)
 	free(cpus);
 }
 
-/* A GPU's copies are from memory that is pinned, as long as it is there. To pin it costs more than to map it. */
+/* A GPU's copies are from memory that is pinned, as long as it is there. */
 static void pinned(int fd)
 {
 	enum { SIZE = 256 << 10 };
 	void *m = on_gpu(SIZE);
 	CUfileHandle_t h = reg(fd);
-	WANT(!until_shared(h, m, SIZE, 5, 5 * USUAL) && until_shared(h, m, SIZE, 5, 5 * USUAL));
+	WANT(!until_shared(h, m, SIZE, 5, 10 * USUAL) && until_shared(h, m, SIZE, 5, 5 * USUAL));
 	cuda.calls(NULL);
 	for (int i = 0; i < 5; i++)
 		WANT(until_shared(h, m, SIZE, 50 + i, 1));
@@ -286,7 +291,7 @@ static void pinned(int fd)
 	h = reg(fd);
 	cuda.fail("cuMemHostRegister_v2", 801 /* not supported */);
 	cuda.calls(NULL);
-	WANT(until_shared(h, m, SIZE, 5, 10 * USUAL));
+	WANT(until_shared(h, m, SIZE, 5, 15 * USUAL));
 	for (int i = 0; i < 5; i++)
 		WANT(until_shared(h, m, SIZE, 50 + i, 1));
 	WANT(cuda.calls("cuMemHostRegister_v2") == 1);
@@ -318,7 +323,7 @@ static void pieces(CUfileHandle_t h, char *to, off_t at, size_t n, size_t size, 
 	cuFileBatchIODestroy(b);
 }
 
-/* What is read once in order, in whatever pieces, is not worth memory that is pinned. What is read again and again is. */
+/* What is read once or twice in order, in whatever pieces, is not worth memory that is pinned. What is read again and again is. */
 static void once(int large)
 {
 	static const struct { size_t size, together; } reads[] = {{64 << 10, 1}, {128 << 10, 1}, {200 << 10, 1}, {256 << 10, 1}, {64 << 10, 2}};
@@ -331,10 +336,44 @@ static void once(int large)
 		for (; pass < 4 && shared() == before; pass++)
 			for (off_t at = 0; at + (off_t)n <= WINDOW; at += (off_t)n)
 				pieces(h, m, at, n, reads[i].size, reads[i].together > 1);
-		WANT(pass == 2);
+		WANT(pass == 3);
 		cuFileHandleDeregister(h);
 	}
 	WANT(cuda.free(m) == 0);
+}
+
+/* Reads by the page cache, which is the quicker way here until there is a window, pay for one. */
+static void cached(int large)
+{
+	enum { SIZE = 64 << 10, PASSES = 3 };
+	void *m = on_gpu(SIZE);
+	CUfileHandle_t h = reg(large);
+	uint64_t before = shared();
+	for (int pass = 0; pass < PASSES; pass++) {
+		WANT(pass == PASSES - 1 || shared() == before);
+		for (off_t at = 0; at < WINDOW; at += SIZE)
+			WANT(cuFileRead(h, m, SIZE, at, 0) == SIZE && right(m, (uint64_t)at, SIZE));
+	}
+	WANT(shared() > before);
+	cuFileHandleDeregister(h);
+	WANT(cuda.free(m) == 0);
+}
+
+/* When part of a window has been read in order the next one is mapped, but not if that has to be pinned. */
+static void in_order(int large)
+{
+	enum { SIZE = 1 << 20, FEW = 5 };
+	void *gpus = on_gpu(SIZE), *cpus = malloc(SIZE), *memory[] = {cpus, cpus, gpus};
+	for (int i = 0; i < 3; i++) { /* the second time in no order */
+		CUfileHandle_t h = reg(large);
+		WANT(until_shared(h, memory[i], SIZE, 0, 3 * USUAL + 100));
+		for (off_t k = 0; k < 32; k++)
+			WANT(until_shared(h, memory[i], SIZE, (i == 1 ? 29 * k % 64 : k) * SIZE, 1));
+		WANT(until_shared(h, memory[i], SIZE, WINDOW, FEW) == !i);
+		cuFileHandleDeregister(h);
+	}
+	WANT(cuda.free(gpus) == 0);
+	free(cpus);
 }
 
 static void killed(int fd, int daemon)
@@ -356,14 +395,120 @@ static void killed(int fd, int daemon)
 	cuFileHandleDeregister(h);
 }
 
+/* ---- A window is mapped while reads go on ---- */
+
+static _Atomic int held, go, alone /* the library's thread is who maps */;
+static pthread_t program;
+
+static void hold(void)
+{
+	sigset_t blocked;
+	alone = !pthread_equal(pthread_self(), program) && pthread_sigmask(SIG_SETMASK, NULL, &blocked) == 0 && sigismember(&blocked, SIGTERM) == 1;
+	held = 1;
+	while (!go)
+		usleep(1000);
+}
+
+/* Reads until a window is being mapped, which does not end. */
+static void until_held(CUfileHandle_t h, unsigned char *m, size_t n)
+{
+	held = go = alone = 0;
+	program = pthread_self();
+	WANT(cuFileRead(h, m, n, 5, 0) == (ssize_t)n); /* the stage is pinned then */
+	cuda.on("cuMemHostRegister_v2", hold);
+	uint64_t before = shared();
+	for (int i = 0; !held; i++) {
+		WANT(i < 100000 && cuFileRead(h, m, n, 5, 0) == (ssize_t)n);
+		if (i > 1000)
+			usleep(1000);
+	}
+	WANT(alone && shared() == before);
+}
+
+static void *forgets(void *h)
+{
+	cuFileHandleDeregister(h);
+	held = 0;
+	return NULL;
+}
+
+static void later(int fd, int large)
+{
+	enum { SIZE = 256 << 10, GONE = 50 * 1000 /* µs */ };
+	unsigned char *m = on_gpu(SIZE);
+	CUfileHandle_t h = reg(fd), other = reg(large);
+	pthread_t t;
+	int status;
+	WANT(cuFileRead(other, m, SIZE, 5, 0) == SIZE); /* the same of the other's stage */
+	until_held(h, m, SIZE);
+	for (int i = 0; i < 100; i++) /* reads do not wait for it; of the other file, too, and that has no window meanwhile */
+		WANT(!until_shared(h, m, SIZE, 5 + i, 1) && !until_shared(other, m, SIZE, 5, 6));
+	pid_t child = fork(); /* a child does not wait for a thread that it has not */
+	WANT(child >= 0);
+	if (!child)
+		exit(0);
+	WANT(waitpid(child, &status, 0) == child && status == 0);
+	go = 1;
+	for (int i = 0; !until_shared(h, m, SIZE, 5, 1); i++, usleep(1000))
+		WANT(i < 60000);
+	for (int i = 0; !until_shared(other, m, SIZE, 5, 1); i++, usleep(1000))
+		WANT(i < 60000);
+	cuFileHandleDeregister(other);
+	cuFileHandleDeregister(h);
+	unsigned before = mappings();
+	/* Who takes a file away waits until its window is mapped, and it goes with it. */
+	h = reg(fd);
+	until_held(h, m, SIZE);
+	WANT(pthread_create(&t, NULL, forgets, h) == 0);
+	usleep(GONE);
+	WANT(held);
+	go = 1;
+	WANT(pthread_join(t, NULL) == 0 && !held && mappings() == before);
+	/* What is stored meanwhile is read. */
+	unsigned char b[1], new;
+	h = reg(fd);
+	until_held(h, m, SIZE);
+	WANT(pread(fd, b, 1, 5) == 1);
+	new = (unsigned char)~b[0];
+	WANT(pwrite(fd, &new, 1, 5) == 1);
+	go = 1;
+	for (int i = 0; i < 100; i++, usleep(1000))
+		WANT(cuFileRead(h, m, SIZE, 5, 0) == SIZE && m[0] == new && right(m + 1, 6, SIZE - 1));
+	WANT(pwrite(fd, b, 1, 5) == 1);
+	cuFileHandleDeregister(h);
+	/* The end of the process waits for it. */
+	h = reg(fd);
+	until_held(h, m, SIZE);
+}
+
+static void *goes(void *arg)
+{
+	usleep(100 * 1000);
+	go = 1;
+	return arg;
+}
+
 int main(int argc, char **argv)
 {
-	WANT(argc == 4);
-	count_roads(argv);
+	pthread_t t;
+	WANT(argc == 4 || argc == 5);
+	const char *mode = argc == 5 ? argv[4] : "";
+	count_roads(argv, mode);
 	alarm(400);
 	int fd = open(argv[1], O_RDWR), large = open(argv[2], O_RDWR);
 	WANT(fd >= 0 && large >= 0);
 	load(&context, 1);
+	if (strcmp(mode, "cached") == 0) {
+		cached(large);
+		puts("ok");
+		return 0;
+	}
+	if (strcmp(mode, "later") == 0) {
+		later(fd, large);
+		WANT(pthread_create(&t, NULL, goes, NULL) == 0);
+		puts("ok");
+		exit(0);
+	}
 	again_and_again(fd);
 	room(argv[1], fd);
 	price(fd);
@@ -372,6 +517,7 @@ int main(int argc, char **argv)
 	race(fd);
 	pinned(fd);
 	once(large);
+	in_order(large);
 	together(fd, large);
 	killed(fd, atoi(argv[3]));
 	OK(cuFileDriverClose());

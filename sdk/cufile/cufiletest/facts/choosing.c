@@ -106,6 +106,23 @@ int main(void)
 	}
 	if (f.small[0][0][0].ns[BY_LANES] || f.small[0][0][0].ns[BY_CACHE])
 		return 1;
+	/* What the lanes take is another time: the next read finds out. */
+	unsigned by_lanes = 0;
+	f = (struct file){0};
+	for (int k = 0; k < 5100; k++) {
+		if (k == 5000) {
+			choose_again(&f);
+			by_lanes = 0;
+		}
+		choose(&m, 1, &c);
+		by_lanes += c.way == BY_LANES;
+		clock_ns += c.way == BY_CACHE ? 20 * US : k < 5000 ? 25 * US : 11 * US;
+		chose(&c, 1);
+	}
+	if (by_lanes < 95) {
+		printf("%u of 100 reads by the lanes\n", by_lanes);
+		return 1;
+	}
 	puts("ok");
 	return 0;
 }
