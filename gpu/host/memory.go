@@ -58,7 +58,6 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 	m := &memory{r: r, kind: kind, owner: gpu.OwnerPages, fd: -1}
 	m.size.Store(size)
 	length := span.RoundUp(size, pageSize)
-	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	if kind.Device() {
 		if err := r.charge(length); err != nil {
 			return nil, err
@@ -69,23 +68,31 @@ func (r *Runtime) Alloc(kind gpu.MemKind, size int64) (gpu.Memory, error) {
 			m.release()
 			return nil, err
 		}
-		m.fd, flags = fd, unix.MAP_SHARED
+		m.fd = fd
 		// A program that maps an export would be killed if the memfd shrank.
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 			m.release()
 			return nil, fmt.Errorf("host runtime: seal a memfd: %w", err)
 		}
 	}
-	b, err := mapNew(length, unix.PROT_READ|unix.PROT_WRITE, flags, m.fd, 0)
-	if err != nil {
+	var err error
+	if m.mapping, err = m.open(length); err != nil {
 		m.release()
 		return nil, fmt.Errorf("host runtime: map %d bytes of %s memory: %w", length, kind, err)
 	}
-	m.mapping = b
-	if length >= granularity {
+	return r.adopt(m)
+}
+
+// open maps the memory's memfd or, where it has none, new pages.
+func (m *memory) open(length int64) ([]byte, error) {
+	if m.fd < 0 {
+		return hugepage.New(length)
+	}
+	b, err := hugepage.Map(m.fd, 0, length, unix.PROT_READ|unix.PROT_WRITE)
+	if err == nil && length >= granularity {
 		_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // fewer page faults and TLB misses where the system allows it
 	}
-	return r.adopt(m)
+	return b, err
 }
 
 // Populate makes the pages of the first n bytes, which are about to be written, huge ones where the kernel does that: a page fault for each 4 KiB, here and in each program that maps the memory,

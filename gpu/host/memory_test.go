@@ -40,6 +40,19 @@ func TestDeviceMemoryIsLimited(t *testing.T) {
 	require.Error(t, err)
 }
 
+// Memory of the pool's size can consist of huge pages: it begins at one (`hugepage.New` also asks for them).
+func TestHugePages(t *testing.T) {
+	r, err := Open(Options{})
+	require.NoError(t, err)
+	for _, n := range []int64{2 << 20, 6<<20 + 4096} {
+		m, err := r.Alloc(gpu.HostMapped, n)
+		require.NoError(t, err)
+		require.Zero(t, int64(m.Addr())%(2<<20), "%d bytes", n)
+		require.NoError(t, m.Close())
+	}
+	require.NoError(t, r.Close())
+}
+
 // A program that hands us a memfd must not be able to kill us by shrinking it.
 func TestImportSeals(t *testing.T) {
 	r, err := Open(Options{})

@@ -1,10 +1,11 @@
-// Package hugepage has the kernel hold files in memory, as memfds and files of a tmpfs are, in huge pages. Pages of such a file are of 4 KiB, unless the machine is
+// Package hugepage maps memory in huge pages where the kernel has them: ordinary pages, and files in memory, as memfds and files of a tmpfs are. Pages of such a file are of 4 KiB, unless the machine is
 // set up otherwise: each takes a page fault, and a pin where it is pinned, and a copy engine that reads them through an IOMMU loses up to an eighth of the bus to their translation
 // (docs/PERFORMANCE.md). The kernel makes huge ones when it is asked: madvise(2), MADV_COLLAPSE, Linux 6.1. Where it does not, because the file is of another file
 // system, because memory is fragmented, or because somebody else holds a page, they stay as they are.
 package hugepage
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"strconv"
@@ -28,11 +29,14 @@ var Size = sync.OnceValue(func() int64 {
 	return size
 })
 
-// Reserve takes n bytes of address space, whole pages, where the processor can use the huge pages of a file that is mapped there from off on. It is unmapped by its address and length
-// (munmap(2)), as what Map returns.
+// least is what mappings of that size and more are aligned to, in bytes: a huge page of x86-64, and of arm64 with pages of 4 KiB.
+const least = 2 << 20
+
+// Reserve takes n bytes of address space, whole pages, where the processor can use the huge pages of a file that is mapped there from off on. By itself Linux aligns so what is a multiple of a
+// huge page, since 6.7. It is unmapped by its address and length (munmap(2)), as what Map and New return.
 func Reserve(off, n int64) ([]byte, error) {
 	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
-	huge := Size()
+	huge := max(Size(), least)
 	if n < huge {
 		huge = 0
 	}
@@ -43,20 +47,35 @@ func Reserve(off, n int64) ([]byte, error) {
 	before := (off - int64(uintptr(room))) & (huge - 1)
 	at := unsafe.Add(room, before)
 	if before > 0 {
-		_ = unix.MunmapPtr(room, uintptr(before)) // a hole that is not made is lost
+		err = unix.MunmapPtr(room, uintptr(before))
 	}
-	_ = unix.MunmapPtr(unsafe.Add(at, n), uintptr(huge-before))
+	if err = errors.Join(err, unix.MunmapPtr(unsafe.Add(at, n), uintptr(huge-before))); err != nil {
+		return nil, err // what is left costs address space only
+	}
 	return unsafe.Slice((*byte)(at), n), nil
 }
 
 // Map maps n bytes of a file from off on, both whole pages, shared, at such an address.
-func Map(fd int, off, n int64, prot int) ([]byte, error) {
+func Map(fd int, off, n int64, prot int) ([]byte, error) { return over(fd, off, n, prot, unix.MAP_SHARED) }
+
+// New maps n bytes of new pages, whole ones. What can hold huge pages begins at one, and asks for them before any page is there: a huge page is one entry in the tables of the IOMMU and the
+// GPU, too. Where the system gives none it does not matter.
+func New(n int64) ([]byte, error) {
+	b, err := over(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err == nil && n >= least {
+		_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
+	}
+	return b, err
+}
+
+// over maps something over a reservation.
+func over(fd int, off, n int64, prot, flags int) ([]byte, error) {
 	b, err := Reserve(off, n)
 	if err != nil {
 		return nil, err
 	}
 	at := unsafe.Pointer(unsafe.SliceData(b))
-	if _, err := unix.MmapPtr(fd, off, at, uintptr(n), prot, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+	if _, err := unix.MmapPtr(fd, off, at, uintptr(n), prot, flags|unix.MAP_FIXED); err != nil {
 		_ = unix.MunmapPtr(at, uintptr(n))
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package hugepage
 
 import (
+	"bufio"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -76,4 +78,56 @@ func TestSmall(t *testing.T) {
 	Populate(b, 0)
 	Collapse(b, 0)
 	b[0] = 1
+}
+
+// TestNew: what can hold huge pages begins at one and asks for them, and nothing beside it stays mapped.
+func TestNew(t *testing.T) {
+	for _, n := range []int64{4096, least, 3*least + 4096} {
+		b, err := New(n)
+		require.NoError(t, err)
+		if at := uintptr(unsafe.Pointer(&b[0])); n >= least {
+			require.Zero(t, at%least, "%d bytes", n)
+			require.Contains(t, flagsAt(t, at), "hg", "%d bytes", n)
+		}
+		b[0], b[n-1] = 1, 2
+		require.NoError(t, unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(n)))
+	}
+	const rounds = 512
+	before := space(t)
+	for range rounds {
+		b, err := New(least)
+		require.NoError(t, err)
+		require.NoError(t, unix.MunmapPtr(unsafe.Pointer(&b[0]), least))
+	}
+	require.Less(t, space(t), before+rounds*least/2)
+}
+
+// space is how many bytes of address space the process has.
+func space(t *testing.T) (n int64) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/statm")
+	require.NoError(t, err)
+	_, err = fmt.Sscan(string(b), &n)
+	require.NoError(t, err)
+	return n * int64(os.Getpagesize())
+}
+
+// flagsAt is what the kernel says of the mapping at an address.
+func flagsAt(t *testing.T, addr uintptr) []string {
+	t.Helper()
+	f, err := os.Open("/proc/self/smaps")
+	require.NoError(t, err)
+	defer f.Close()
+	inside := false
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var from, to uintptr
+		if n, _ := fmt.Sscanf(s.Text(), "%x-%x ", &from, &to); n == 2 {
+			inside = from <= addr && addr < to
+		}
+		if flags, ok := strings.CutPrefix(s.Text(), "VmFlags:"); ok && inside {
+			return strings.Fields(flags)
+		}
+	}
+	t.Fatalf("nothing is mapped at %#x", addr)
+	return nil
 }

@@ -8,14 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/hugepage"
 	"github.com/lanefs/lanefs/gpu/internal/dynlib"
 	"github.com/lanefs/lanefs/gpu/internal/span"
 )
 
-const (
-	hostPage = 4096
-	hugePage = 2 << 20 // of x86-64 and of arm64 with pages of 4 KiB
-)
+const hostPage = 4096
 
 // Alloc implements gpu.Runtime. Device memory of every kind is a VMM range.
 func (d *Device) Alloc(kind gpu.MemKind, n int64) (gpu.Memory, error) {
@@ -68,10 +66,11 @@ func (d *Device) allocHost(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 // allocPages is ordinary memory, registered but for HostPlain.
 func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 	length := span.RoundUp(n, hostPage)
-	p, err := mapPages(length)
+	b, err := hugepage.New(length)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %d bytes of %s memory: %w", d.prefix, n, kind, err)
 	}
+	p := unsafe.Pointer(unsafe.SliceData(b))
 	unmap := func() error { return unix.MunmapPtr(p, uintptr(length)) }
 	m := &Block{Kind: kind, Reach: gpu.Reach{Owner: gpu.OwnerPages}, Size: n, start: uintptr(p), Addr: gpu.Addr(uintptr(p)), Free: unmap,
 		Host: unsafe.Slice((*byte)(p), n)}
@@ -83,29 +82,6 @@ func (d *Device) allocPages(kind gpu.MemKind, n int64) (gpu.Memory, error) {
 		m.Free = func() error { return errors.Join(unpin(), unmap()) }
 	}
 	return d.Adopt(m), nil
-}
-
-// mapPages maps length bytes of anonymous pages. What can hold huge pages begins at one, and asks for them before any page is there: a huge
-// page is one entry in the tables of the IOMMU and the GPU, too. Where the system gives none it does not matter.
-func mapPages(length int64) (unsafe.Pointer, error) {
-	n := uintptr(length)
-	if n < hugePage {
-		return unix.MmapPtr(-1, 0, nil, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	}
-	all, err := unix.MmapPtr(-1, 0, nil, n+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		return nil, err
-	}
-	head := -uintptr(all) & (hugePage - 1)
-	p := unsafe.Add(all, head)
-	if head > 0 {
-		err = unix.MunmapPtr(all, head)
-	}
-	if err = errors.Join(err, unix.MunmapPtr(unsafe.Add(p, n), hugePage-head)); err != nil {
-		return nil, err // pages that are left cost address space only
-	}
-	_ = unix.Madvise(unsafe.Slice((*byte)(p), length), unix.MADV_HUGEPAGE)
-	return p, nil
 }
 
 // Register implements gpu.Runtime. MMIO is registered as such only where it is: a controller in software has its BAR in
