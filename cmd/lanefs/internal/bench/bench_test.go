@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -156,6 +157,59 @@ func TestReadsWriteNothing(t *testing.T) {
 	}
 }
 
+// TestShape: queues, depth and batches are as they were asked for. A batch is announced by one doorbell; commands sent one at a time have one each.
+func TestShape(t *testing.T) {
+	c, _ := open(t, 2*mib, softctl.Options{})
+	j := job()
+	j.Reads, j.Verify, j.Lanes, j.Depth, j.Queue, j.Batch, j.Count = 100, false, 1, 8, 32, 8, 80
+	r, err := Run(nil, c, j, func(Progress) {})
+	require.NoError(t, err)
+	require.Equal(t, [4]int{1, 8, 32, 8}, [4]int{r.Lanes, r.Depth, r.Queue, r.Batch})
+	require.EqualValues(t, 10, r.Doorbells)
+	j.Batch = 2
+	r, err = Run(nil, c, j, func(Progress) {})
+	require.NoError(t, err)
+	require.Equal(t, [4]int{1, 8, 32, 2}, [4]int{r.Lanes, r.Depth, r.Queue, r.Batch})
+	require.LessOrEqual(t, r.Doorbells, uint64(40))
+	j.Depth, j.Queue, j.Batch = 1, 0, 0
+	r, err = Run(nil, c, j, func(Progress) {})
+	require.NoError(t, err)
+	require.Equal(t, [4]int{1, 1, 2, 1}, [4]int{r.Lanes, r.Depth, r.Queue, r.Batch})
+	require.EqualValues(t, 80, r.Doorbells)
+}
+
+// TestTime: a run ends when its time is over.
+func TestTime(t *testing.T) {
+	c, _ := open(t, 2*mib, softctl.Options{})
+	j := job()
+	j.Reads, j.Verify, j.Count, j.Time = 100, false, 0, 200*time.Millisecond
+	stop := make(chan struct{})
+	late := time.AfterFunc(time.Minute, func() { close(stop) })
+	r, err := Run(stop, c, j, func(Progress) {})
+	require.True(t, late.Stop(), "it had to be stopped")
+	require.NoError(t, err)
+	require.NotZero(t, r.Commands())
+	require.GreaterOrEqual(t, r.Elapsed, j.Time)
+}
+
+// TestSteps: what a controller takes is in the step that waits for it, and in no other.
+func TestSteps(t *testing.T) {
+	const takes = 20 * time.Millisecond
+	c, _ := open(t, 2*mib, softctl.Options{Latency: takes})
+	j := job()
+	j.Reads, j.Verify, j.Lanes, j.Depth, j.Batch, j.Count, j.Steps = 100, false, 1, 1, 1, 10, true
+	r, err := Run(nil, c, j, func(Progress) {})
+	require.NoError(t, err)
+	l := NewLine(r.Job)
+	l.Set(r)
+	require.Len(t, l.Steps, len(StepNames))
+	for i, s := range l.Steps {
+		require.Equal(t, StepNames[i], s.Step)
+		require.EqualValues(t, 10, s.Count)
+		require.Equal(t, s.Step == "wait", s.P50 >= takes/2, "%s takes %v", s.Step, s.P50)
+	}
+}
+
 // TestStop: a run without end ends when it is told to, with what was measured.
 func TestStop(t *testing.T) {
 	c, _ := open(t, 2*mib, softctl.Options{})
@@ -262,6 +316,17 @@ func TestFio(t *testing.T) {
 	j.Reads = 100
 	require.Contains(t, fioArgs("/dev/x", 0, mib, j), "--readonly")
 	require.Contains(t, fioArgs("/dev/a:b", 0, mib, j), `--filename=/dev/a\:b`)
+	for want, set := range map[string]func(*Job){
+		"--rw=randread --rwmixread=100 --bs=4096 --iodepth=8 --numjobs=2 --offset=1048576 --size=2097152 --number_ios=150": func(j *Job) {},
+		"--rw=read --rwmixread=100 --bs=65536 --iodepth=1 --numjobs=3":                                                     func(j *Job) { j.Sequential, j.Block, j.Depth, j.Lanes = true, 64<<10, 1, 3 },
+		"--rw=randrw --rwmixread=70":    func(j *Job) { j.Reads = 70 },
+		"--rw=write --rwmixread=0":      func(j *Job) { j.Reads, j.Sequential = 0, true },
+		"--time_based --runtime=1500ms": func(j *Job) { j.Time, j.Count = 1500*time.Millisecond, 0 },
+	} {
+		j := j
+		set(&j)
+		require.Subset(t, fioArgs("/dev/x", mib, 2*mib, j), append(strings.Fields(want), "--direct=1", "--ioengine=io_uring"))
+	}
 }
 
 // noKernels loads modules without kernels.
