@@ -533,29 +533,45 @@ func TestResidentLanesPark(t *testing.T) {
 }
 
 // Data in the memory of the GPU that failed cannot be gone on with, though the CPU has a view of it: by a large BAR, which ends with the
-// GPU.
+// GPU. So it is with another drive's data (controller.Share), as in an array.
 func TestFailoverDataOnGPU(t *testing.T) {
-	dev, err := detached.New(true)
-	require.NoError(t, err)
-	t.Cleanup(dev.Resume)
-	soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Threads: 1, Log: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, soft.Close()) })
-	place, err := controller.ModeData.Placement()
-	require.NoError(t, err)
-	c, err := controller.Open(controller.Config{Runtime: dev, Transport: soft, Placement: place, Log: slog.New(slog.DiscardHandler),
-		Spare: func() (gpu.Runtime, error) { return host.Open(host.Options{}) }})
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	e, err := engine.New(c, engine.Config{Lanes: 1, HangTimeout: time.Second})
-	require.NoError(t, err)
-	r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Soft: soft, Block: 512}}
-	data := r.Chunk(t, 4096)
-	require.NotNil(t, data.Bytes())
-	read := []engine.Command{r.RW(nvme.IORead, 0, data, 0, 4096)}
-	require.NoError(t, e.Do(0, read))
-	dev.Refuse()
-	until(t, "reads fail", func() bool { err = e.Do(0, read); return err != nil })
-	require.ErrorContains(t, err, "data is in the memory of the GPU that failed")
-	require.Nil(t, c.Failover())
+	for _, shared := range []bool{false, true} {
+		dev, err := detached.New(true)
+		require.NoError(t, err)
+		t.Cleanup(dev.Resume)
+		place, err := controller.ModeData.Placement()
+		require.NoError(t, err)
+		open := func() *controller.Controller {
+			soft, err := softctl.Open(testrig.NewImage(t), softctl.Options{Threads: 1, Log: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, soft.Close()) })
+			c, err := controller.Open(controller.Config{Runtime: dev, Transport: soft, Placement: place, Log: slog.New(slog.DiscardHandler),
+				Spare: func() (gpu.Runtime, error) { return host.Open(host.Options{}) }})
+			require.NoError(t, err)
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		c := open()
+		e, err := engine.New(c, engine.Config{Lanes: 1, HangTimeout: time.Second})
+		require.NoError(t, err)
+		r := &rig{Rig: &testrig.Rig{Runtime: dev, Controller: c, Engine: e, Block: 512}}
+		var data *controller.Chunk
+		if shared {
+			of, err := open().AllocData(4096)
+			require.NoError(t, err)
+			t.Cleanup(func() { of.Close() })
+			data, err = c.Share(of)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, data.Close()) })
+		} else {
+			data = r.Chunk(t, 4096)
+		}
+		require.NotNil(t, data.Bytes())
+		read := []engine.Command{r.RW(nvme.IORead, 0, data, 0, 4096)}
+		require.NoError(t, e.Do(0, read))
+		dev.Refuse()
+		until(t, "reads fail", func() bool { err = e.Do(0, read); return err != nil })
+		require.ErrorContains(t, err, "data is in the memory of the GPU that failed")
+		require.Nil(t, c.Failover())
+	}
 }
