@@ -5,13 +5,14 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
-// TestRaw: the programs of e2fsprogs make, check and look into a volume on a device that is shown as a file; lanefs mounts it afterwards.
+// TestRaw: fio and dd, and the programs of e2fsprogs, which make, check and look into a volume, work on a device that is shown as a file; lanefs mounts it afterwards.
 func TestRaw(t *testing.T) {
 	p := newPlace(t)
 	img := p.path("img")
@@ -20,10 +21,16 @@ func TestRaw(t *testing.T) {
 	file := p.path("raw")
 	p.dirs = append(p.dirs, file)
 	p.ok("raw", "--gpu", "host", img, file)
+	if _, err := exec.LookPath("fio"); err == nil { // which sees that what it reads is what it wrote
+		tool(t, "fio", "--name=raw", "--filename="+file, "--direct=1", "--rw=randwrite", "--bs=4k", "--offset=32m", "--size=8m", "--ioengine=psync",
+			"--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--allow_file_create=0")
+	}
 	tool(t, "mkfs.ext4", "-q", "-F", file)
 	tool(t, "debugfs", "-w", "-R", "mkdir there", file)
 	fsck(t, file)
 	require.Contains(t, p.ok("stat", file), "SQ doorbells")
+	tool(t, "dd", "if="+file, "of="+p.path("copied"), "bs=64k", "iflag=direct", "status=none")
+	fsck(t, p.path("copied"))
 
 	// Nobody else has the device meanwhile, in either direction.
 	mnt := p.mkdir("mnt")
