@@ -24,7 +24,8 @@ import (
 // and so which of its instructions store an SQE, ring a doorbell or poll. Of these:
 //
 //   - no path leads from a store of an SQE or of a PRP list to a ring of the SQ doorbell without a whole release between them;
-//   - each load from the CQ and of the control word goes to memory, past the caches that do not snoop.
+//   - each load from the CQ, of the control word and of a work item's seq goes to memory, past the caches that do not snoop, and so does a wave's of
+//     a whole item.
 //
 // What an instruction does to a value is not looked at: whatever is computed of an address is one of the same thing. Where some threads of a
 // wave skip what others do, the registers written there hold what the others wrote. PTX has checks of its own (ptxflow_test.go): its releases
@@ -213,7 +214,11 @@ func written(text string) []string {
 }
 
 // found counts what a check has looked at, so that one that looks at nothing fails.
-type found struct{ sqes, rings, polls int }
+type found struct {
+	sqes, rings, polls int
+	polled             thing // what the polls are of
+	items              bool  // some are of a whole item, a thread's part being two dwords
+}
 
 // checkFlow returns an error for the first thing that is wrong in a kernel.
 func checkFlow(arch string, lines []string) error {
@@ -281,7 +286,16 @@ func checkFlow(arch string, lines []string) error {
 	}
 	var sum found
 	for _, s := range seen {
-		sum.sqes, sum.rings, sum.polls = sum.sqes+s.sqes, sum.rings+s.rings, sum.polls+s.polls
+		sum.sqes, sum.rings, sum.polls, sum.polled = sum.sqes+s.sqes, sum.rings+s.rings, sum.polls+s.polls, sum.polled|s.polled
+		sum.items = sum.items || s.items
+	}
+	for of, name := range map[thing]string{aCQ: "the CQ", aWork: "the work ring", aControl: "the control word"} {
+		if sum.polled&of == 0 {
+			return fmt.Errorf("no poll of %s goes to memory", name)
+		}
+	}
+	if !sum.items && slices.ContainsFunc(lines, func(line string) bool { return strings.Contains(line, "<lanefs_wave") }) {
+		return errors.New("no poll of a whole item goes to memory, and a wave makes one")
 	}
 	if sum.sqes < 4 || sum.rings < 1 || sum.polls < 3 {
 		return fmt.Errorf("found only %d stores of SQEs, %d rings of the SQ doorbell, %d polls: the check has lost the addresses", sum.sqes, sum.rings, sum.polls)
@@ -355,7 +369,9 @@ func (f flow) apply(arch, text string, p *point, what *found) error {
 		if of.of&(aCQ|aControl|aWork) != 0 && !isNoPoll.MatchString(name) {
 			if direct {
 				what.polls++
-			} else if of.of&aWork == 0 { // items are read after an acquire: isa_test.go
+				what.polled |= of.of
+				what.items = what.items || of.of&aWork != 0 && !isDword.MatchString(name)
+			} else if of.of&aWork == 0 || isDword.MatchString(name) { // a seq has a dword; the rest of an item is read after an acquire: isa_test.go
 				return fmt.Errorf("a poll that may find old bytes in a cache: %s", text)
 			}
 		}
@@ -449,18 +465,22 @@ func TestISAComplete(t *testing.T) {
 }
 
 // TestFlow checks every kernel of lanes that production launches, those of measurements too: of two instruction sets, of which make test takes one, and with
-// LANEFS_ISA=all of all. Of the measurements' it takes one without that.
+// LANEFS_ISA=all of all. Of the measurements', and of the other instruction sets, it takes one without that.
 func TestFlow(t *testing.T) {
+	whole := os.Getenv("LANEFS_ISA") == "all"
 	for arch := range isas {
 		if strings.HasPrefix(arch, "sm_") {
 			continue
 		}
-		if k := slices.Index([]string{"gfx942", "gfx1201"}, arch); os.Getenv("LANEFS_ISA") != "all" && (k < 0 || !disktest.Turn(k, 2)) {
-			continue
+		kernels, images := laneKernels, map[string][]byte{"": imageOf(t, arch)}
+		if k := slices.Index([]string{"gfx942", "gfx1201"}, arch); !whole && (k < 0 || !disktest.Turn(k, 2)) {
+			kernels = kernels[:1]
+		} else {
+			images["traced/"] = tracedImageOf(t, arch+".co")
 		}
-		for name, image := range map[string][]byte{"": imageOf(t, arch), "traced/": tracedImageOf(t, arch+".co")} {
-			all := laneKernels
-			if name != "" && os.Getenv("LANEFS_ISA") != "all" {
+		for name, image := range images {
+			all := kernels
+			if name != "" && !whole {
 				all = all[:1]
 			}
 			for _, kernel := range all {
@@ -470,6 +490,38 @@ func TestFlow(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestFlowFinds takes the releases out of each instruction set's instructions, and what sends polls to memory: the check must know both where it is used.
+func TestFlowFinds(t *testing.T) {
+	for arch := range isas {
+		if strings.HasPrefix(arch, "sm_") {
+			continue
+		}
+		t.Run(arch, func(t *testing.T) {
+			t.Parallel()
+			lines, f := disassembly(t, imageOf(t, arch), arch, WaveResidentKernel), flowOf(arch)
+			change := func(of func(text string) bool, to func(text string) string) (changed []string) {
+				for _, line := range lines {
+					text, rest, _ := strings.Cut(line, "//")
+					if of(strings.TrimSpace(text)) {
+						text = to(text)
+					}
+					changed = append(changed, text+"//"+rest)
+				}
+				return changed
+			}
+			begin := f.begins
+			if begin == nil {
+				begin = f.completes
+			}
+			nop := func(string) string { return "\ts_nop 0 " }
+			require.ErrorContains(t, checkFlow(arch, change(begin.MatchString, nop)), "before the SQE is released")
+			require.ErrorContains(t, checkFlow(arch, change(f.completes.MatchString, nop)), "before the SQE is released", "the wait alone")
+			cached := func(text string) string { return f.goesToMemory.ReplaceAllString(text, "") }
+			require.ErrorContains(t, checkFlow(arch, change(f.isLoad.MatchString, cached)), "old bytes in a cache")
+		})
 	}
 }
 

@@ -66,7 +66,7 @@ func TestISAChecksFail(t *testing.T) {
 	}
 }
 
-// TestFlowChecksFail does the same for the checks of isaflow_test.go. The third is what LLVM 19 made of the source as it was.
+// TestFlowChecksFail does the same for the checks of isaflow_test.go. The last is what LLVM 19 made of the source as it was.
 func TestFlowChecksFail(t *testing.T) {
 	clang, err := exec.LookPath("clang-19")
 	if err != nil {
@@ -75,6 +75,9 @@ func TestFlowChecksFail(t *testing.T) {
 	for _, c := range []struct{ name, kernel, file, right, wrong, arch, finds string }{
 		{"no release", WaveResidentKernel, "step.h", "\t\trelease();\n\ttrace.released", "\t\t;\n\ttrace.released", "gfx1201", "before the SQE is released"},
 		{"cached polls", BatchKernel, "nvme_qp.h", "return __scoped_atomic_load_n(p, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);", "return *p;", "gfx942", "old bytes in a cache"},
+		{"cached polls of work", BatchKernel, "poll.h", "load_acquire(seq) : load(seq);", "load_acquire(seq) : *seq;", "gfx942", "old bytes in a cache"},
+		{"cached polls of items", WaveBatchKernel, "poll.h", "w->word = load(work_at(lane, 0) + self<T>() % work_words);", "w->word = *(work_at(lane, 0) + self<T>() % work_words);", "gfx1201",
+			"no poll of a whole item"},
 		{"no wait", BatchKernel, "nvme_qp.h", `asm volatile("s_waitcnt vmcnt(0)" ::: "memory");`, ";", "gfx942", "before the SQE is released"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
