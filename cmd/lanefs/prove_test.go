@@ -116,6 +116,33 @@ func TestProve(t *testing.T) {
 	}
 }
 
+// TestProveFails: on a drive that does not read, each rung that reads fails and says so, the others hold, and the climb goes on to its end.
+func TestProveFails(t *testing.T) {
+	p := newPlace(t)
+	img, name := p.plain("image", 8), p.path("report")
+	dev := loopOver(t, img)
+	require.NoError(t, os.Truncate(img, 0)) // the loop device stays as large
+	out, errs, err := p.run("prove", "--gpu", "host", "--time", "1ms", "--report", name, dev)
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit, "%s%s", out, errs)
+	require.Equal(t, exitFailed, exit.ExitCode())
+	r := readProof(t, name)
+	for rung, fails := range map[string]bool{"the device: Identify, and a namespace that can be used": false, "lanes on the CPU: queues and data in host memory": true,
+		"lanes on the CPU: doorbells over the bridge": true, "lanes on the CPU: the controller refuses an invalid LBA": true,
+		"lanes on the CPU: a reset of the controller, and the same bytes after": true} {
+		g := r.rungs()[rung]
+		require.NotNil(t, g, rung)
+		if !fails {
+			require.Equal(t, rungHeld, g.Outcome, "%s: %s", rung, g.Said)
+			continue
+		}
+		require.Equal(t, rungFailed, g.Outcome, "%s: %s", rung, g.Said)
+		require.Contains(t, g.Said, "Unrecovered Read Error", rung)
+	}
+	require.GreaterOrEqual(t, r.Failed, 4)
+	require.Contains(t, out, "when the GPU fails", "the last area")
+}
+
 // TestProveGPU: the rungs of a GPU hold on the stand-in for ROCm; a GPU that runs no kernel, though it was named, is a failure, which does not end the climb.
 func TestProveGPU(t *testing.T) {
 	p := newHIPPlace(t, "")
