@@ -23,11 +23,13 @@ import (
 type direct struct {
 	ring  *media.Ring
 	slots []directSlot
-	free  []int // the last used is taken first: stages are few
-	begun int   // started and not submitted
-	lost  bool  // the kernel has not taken what was started
-	ended []int // being completed
-	held  map[*region]*use
+	free  []int // the last used is taken first
+	// stages are those of slots for commands with a stage, which come last; of them, too, the last used is first. nil: no command has one.
+	stages []int
+	begun  int   // started and not submitted
+	lost   bool  // the kernel has not taken what was started
+	ended  []int // being completed
+	held   map[*region]*use
 
 	waiting sync.RWMutex // shared by those who await, so that the ring stays
 }
@@ -53,7 +55,7 @@ type directSlot struct {
 
 const (
 	directSlots = 256
-	stagedSlots = 4         // where each may have a stage, as large as a command
+	stagedSlots = 4         // beside them, each with a stage as large as a command
 	slotStage   = 256 << 10 // the least stage of a slot
 )
 
@@ -66,20 +68,45 @@ func (c *Controller) newDirect(size uint32) *direct {
 	if depth := c.files[0].Depth(); depth > 0 {
 		n = min(n, max(depth, 32))
 	}
-	if n = min(n, int(size)); c.opt.Mover != nil {
-		n = min(n, stagedSlots)
+	n = min(n, int(size))
+	staged := 0
+	if c.opt.Mover != nil {
+		staged = min(stagedSlots, int(size))
 	}
-	ring, err := c.files[0].NewRing(n)
+	ring, err := c.files[0].NewRing(n + staged)
 	if err != nil {
 		c.ringFailed(err)
 		return nil
 	}
-	d := &direct{ring: ring, slots: make([]directSlot, n), held: map[*region]*use{}}
-	for i := range d.slots {
-		d.slots[i].data.mover, d.slots[i].data.least = c.opt.Mover, slotStage
-		d.free = append(d.free, n-1-i)
+	d := &direct{ring: ring, slots: make([]directSlot, n+staged), held: map[*region]*use{}}
+	for at := range d.slots {
+		if at >= n {
+			d.slots[at].data.mover, d.slots[at].data.least = c.opt.Mover, slotStage
+			d.stages = append(d.stages, at)
+		} else {
+			d.free = append(d.free, n-1-at)
+		}
 	}
 	return d
+}
+
+// take gives a slot, which full says there is. give takes it back.
+func (d *direct) take(staged bool) (at int) {
+	from := &d.free
+	if staged {
+		from = &d.stages
+	}
+	at = (*from)[len(*from)-1]
+	*from = (*from)[:len(*from)-1]
+	return at
+}
+
+func (d *direct) give(at int) {
+	if d.slots[at].data.mover != nil {
+		d.stages = append(d.stages, at)
+	} else {
+		d.free = append(d.free, at)
+	}
 }
 
 // ringFailed notes that a queue has no ring, and says it once.
@@ -151,8 +178,10 @@ func (d *direct) inFlight() int {
 	return d.ring.InFlight()
 }
 
-// full says that no slot is free.
-func (d *direct) full() bool { return d != nil && len(d.free) == 0 }
+// full says that no slot is free for a command, whose memory is not known yet.
+func (d *direct) full() bool {
+	return d != nil && (len(d.free) == 0 || d.stages != nil && len(d.stages) == 0)
+}
 
 // begins says whether a command of n bytes goes on by itself. last: the host has announced no other, and the caller waits. Such a one does not where it is
 // alone, nor where it is long and all others were begun with it, on a machine with a CPU to spare: each command that ends in the ring wakes the caller, who has nothing to do yet,
@@ -170,14 +199,28 @@ func (d *direct) begins(cmd *command, n int64, last, durable bool) bool {
 }
 
 // begin starts a read or write that was checked.
-func (c *Controller) begin(q *subQueue, cmd *command, ns *namespace, off, n int64, durable bool) Status {
+func (c *Controller) begin(q *subQueue, cmd *command, ns *namespace, off, n int64, durable bool) (st Status) {
 	d := q.direct
-	at := d.free[len(d.free)-1]
+	at := d.take(false)
+	defer func() {
+		if st != noCompletion {
+			d.give(at)
+		}
+	}()
 	s := &d.slots[at]
 	v := &s.data
 	v.reset()
 	if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, n, q.page); st != success {
 		return st
+	}
+	if v.staged {
+		d.give(at)
+		at = d.take(true)
+		s, v = &d.slots[at], &d.slots[at].data
+		v.reset()
+		if st := c.dma.walkPRP(v, cmd.prp1, cmd.prp2, n, q.page); st != success {
+			return st
+		}
 	}
 	write := cmd.opcode == opWrite
 	if v.staged {
@@ -192,7 +235,6 @@ func (c *Controller) begin(q *subQueue, cmd *command, ns *namespace, off, n int6
 		return c.mediaStatus(verb(write), ns, off, fault(write), err)
 	}
 	s.cmd, s.ns, s.off, s.n = *cmd, ns, off, n
-	d.free = d.free[:len(d.free)-1]
 	d.begun++
 	return noCompletion
 }
@@ -200,14 +242,14 @@ func (c *Controller) begin(q *subQueue, cmd *command, ns *namespace, off, n int6
 // beginDiscard starts a Dataset Management command: one range after the other.
 func (c *Controller) beginDiscard(q *subQueue, cmd *command, ns *namespace, ranges [][2]int64) Status {
 	d := q.direct
-	at := d.free[len(d.free)-1]
+	at := d.take(false)
 	s := &d.slots[at]
 	s.cmd, s.ns, s.ranges = *cmd, ns, ranges
-	if st := c.nextRange(d, at); st != noCompletion {
-		return st
+	st := c.nextRange(d, at)
+	if st != noCompletion {
+		d.give(at)
 	}
-	d.free = d.free[:len(d.free)-1]
-	return noCompletion
+	return st
 }
 
 // nextRange starts a discard's next range. success: there is none.
@@ -277,7 +319,7 @@ func (c *Controller) move(q *subQueue) (did bool) {
 	stuck := errors.Is(broken, copyengine.ErrStuck)
 	for _, at := range d.ended {
 		s := &d.slots[at]
-		d.free = append(d.free, at)
+		d.give(at)
 		if stuck && s.data.staged {
 			s.data.leave()
 		}

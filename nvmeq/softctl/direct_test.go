@@ -533,7 +533,7 @@ func TestDirectHidden(t *testing.T) {
 			h := newHostOn(t, dev, opt).enable()
 			q := h.queue(1, 32)
 			if d := h.c.sq[1].Load().direct; d != nil {
-				require.Len(t, d.slots, stagedSlots, "each may have a stage as large as a command")
+				require.Len(t, d.stages, stagedSlots, "each may have a stage as large as a command")
 			}
 			m := newMemory(t, 8<<20)
 			m.hidden = true
@@ -566,6 +566,47 @@ func TestDirectHidden(t *testing.T) {
 			require.True(t, bytes.Equal(m.b[:2<<20], got[:2<<20]))
 		})
 	}
+}
+
+// TestDirectDeep: beside a device, whose commands have stages, those of host memory are under way as many at once as without.
+func TestDirectDeep(t *testing.T) {
+	dev, file := newLoop(t, testSize)
+	want := random(5, make([]byte, testSize))
+	require.NoError(t, os.WriteFile(file, want, 0o600))
+	h := newHostOn(t, dev, Options{Mover: piped{}, MaxTransfer: 2 << 20}).enable()
+	q := h.queue(1, 64)
+	h.needRing()
+	hidden := newMemory(t, 8<<20)
+	hidden.hidden = true
+	a, err := h.c.Map(hidden, 0, hidden.Size())
+	require.NoError(t, err)
+	b, at := h.alloc(32 << 12)
+	q1, mark := h.c.sq[1].Load(), h.used
+	for round := range 4 {
+		clear(b)
+		clear(hidden.b)
+		var ids []uint16
+		for i := range uint64(32) {
+			ids = append(ids, h.put(q, rw(opRead, 1, 8*i, 8).prp(at+i<<12, 0)))
+		}
+		for i := range uint64(2 * round) { // and some of the device's
+			p1, p2 := h.prps(uint64(a)+i<<20, 1<<20)
+			ids = append(ids, h.put(q, rw(opRead, 1, 2048*i, 2048).prp(p1, p2)))
+		}
+		h.ring(q)
+		q1.mu.Lock()
+		h.c.serve(q1, nil)
+		left := q1.head != q1.tail
+		q1.mu.Unlock()
+		require.False(t, left && round == 0, "one step begins all of them")
+		for _, st := range h.collect(q, len(ids)) {
+			require.Equal(t, success, st)
+		}
+		require.True(t, bytes.Equal(want[:32<<12], b[:32<<12]))
+		require.True(t, bytes.Equal(want[:2*round<<20], hidden.b[:2*round<<20]))
+		h.used = mark
+	}
+	require.NoError(t, h.c.Close())
 }
 
 // newFull is a host with a queue on a loop device that takes discards, over a file that has want.
