@@ -394,6 +394,43 @@ func TestSymbols(t *testing.T) {
 	require.Equal(t, refused, strings.Count(list, "`cuFile")+strings.Count(list, "`_Z"))
 }
 
+// TestRefused: what the README lists as not done says so when it is called, whatever it is called with.
+func TestRefused(t *testing.T) {
+	usr := installed(t)
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	_, list, found := strings.Cut(string(readme), "## Not done")
+	require.True(t, found)
+	names := regexp.MustCompile("`((?:cuFile|_Z)\\w+)`").FindAllStringSubmatch(list, -1)
+	require.Greater(t, len(names), 20)
+	program := filepath.Join(t.TempDir(), "refused")
+	run(t, "cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I"+filepath.Join(usr, "include/lanefs"), "-o", program, "facts/refused.c", "-ldl")
+	args, want := []string{filepath.Join(usr, "lib/lanefs/libcufile.so.0")}, ""
+	for _, name := range names {
+		args = append(args, name[1])
+		want += "5007 0 " + name[1] + "\n" // CU_FILE_PLATFORM_NOT_SUPPORTED
+	}
+	require.Equal(t, want, run(t, program, args...))
+}
+
+// TestHIPSymbols: libhipfile has all that its header declares, and nothing else.
+func TestHIPSymbols(t *testing.T) {
+	usr := installed(t)
+	header, err := os.ReadFile(filepath.Join(usr, "include/lanefs/hipfile.h"))
+	require.NoError(t, err)
+	var want, have []string
+	for _, name := range regexp.MustCompile(`\b(hipFile[A-Z]\w+)\(`).FindAllStringSubmatch(string(header), -1) {
+		want = append(want, name[1])
+	}
+	for line := range strings.Lines(run(t, "nm", "-D", "--defined-only", filepath.Join(usr, "lib/lanefs/libhipfile.so.0"))) {
+		have = append(have, strings.Fields(line)[2])
+	}
+	want = append(want, "lanefs_cufile_build")
+	slices.Sort(want)
+	slices.Sort(have)
+	require.Equal(t, slices.Compact(want), have)
+}
+
 // TestInstall: what programs are built and linked with is where make install says; the libraries have the vendors' names, and stay loaded, since threads and
 // memory of theirs outlive a dlclose.
 func TestInstall(t *testing.T) {
