@@ -61,8 +61,10 @@ class File(Closable):
 
     Parameters
     ----------
-    path, mode, fallback
-        As with `open`.
+    path : str or os.PathLike
+    mode : {"r", "r+", "w"}
+    fallback : bool
+        All as with `open`.
     name : str, optional
         What messages call the file; by default its path.
 
@@ -766,7 +768,7 @@ class Mapping(Closable):
 
     @property
     def memory(self):
-        """The memory, with `view` (None: the CPU does not reach it), `address` and `size` in bytes.
+        """object: the memory, with `view` (None: the CPU does not reach it), `address` and `size` in bytes.
 
         Raises
         ------
@@ -782,19 +784,24 @@ class Mapping(Closable):
         return hold
 
     def __len__(self):
-        """int: bytes."""
+        """How many bytes.
+
+        Returns
+        -------
+        int
+        """
         return self._size
 
     @property
     def latest(self):
-        """The present generation of the file's range. It differs from the mapping's after the end of the daemon, too."""
+        """int: the present generation of the file's range. It differs from the mapping's after the end of the daemon, too. Of a file that is not on LaneFS (fallback) a tuple of what stat says, or None."""
         if self.session is None:
             return self._state()
         return self.session.latest(self.handle)
 
     @property
     def current(self):
-        """Whether the file still has these bytes."""
+        """bool: whether the file still has these bytes."""
         return self.private or self.latest == self.generation
 
     def memoryview(self):

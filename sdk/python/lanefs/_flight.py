@@ -146,6 +146,11 @@ class StreamBatch(Here):
     def __await__(self):
         """`results`, in a thread, so that an event loop goes on. Who is cancelled while waiting for it goes on at once; memory and results stay, as when it is dropped.
 
+        Yields
+        ------
+        object
+            What the event loop takes; the `await` itself gives what `results` does.
+
         Raises
         ------
         OSError

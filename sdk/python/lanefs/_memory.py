@@ -191,7 +191,7 @@ class Buffer(Closable):
 
     @property
     def memory(self):
-        """The memory, with `view` (None: the CPU does not reach it), `address` and `size` in bytes.
+        """object: the memory, with `view` (None: the CPU does not reach it), `address` and `size` in bytes.
 
         Raises
         ------
@@ -209,7 +209,12 @@ class Buffer(Closable):
     base = 0  # where it begins in its memory
 
     def __len__(self):
-        """int: bytes."""
+        """How many bytes.
+
+        Returns
+        -------
+        int
+        """
         return self.size
 
     def memoryview(self):

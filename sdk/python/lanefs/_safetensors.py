@@ -83,7 +83,7 @@ class Tensors(dict):
 
     @property
     def generation(self):
-        """The generation of the mapping."""
+        """int: the generation of the mapping."""
         return self.mapping.generation
 
 

@@ -258,7 +258,7 @@ class Slab(Here):
             Each once.
         memory : tensor, array, bytes or int
             As with `File.write_batch`: of the CPU or of a GPU.
-        offsets, lengths : sequence of int
+        offsets, lengths : sequence of int, shape (n,)
             Bytes: where each block lies in the memory, and how long it is, slot_size at most.
         stream : optional
             What is on the stream now is done before the memory is read. By default PyTorch's current one.
@@ -500,7 +500,7 @@ class Slab(Here):
         ----------
         keys : sequence of bytes, str or int
         memory : tensor, array, bytearray or int
-        offsets : sequence of int
+        offsets : sequence of int, shape (n,)
             Bytes: where in the memory each block shall begin. Blocks must not overlap there.
         stream : optional
             The memory is written to in the stream's order. With verify the call waits for the stream.
@@ -564,6 +564,10 @@ class Slab(Here):
         ----------
         key : bytes, str or int
 
+        Returns
+        -------
+        bool
+
         Raises
         ------
         TypeError
@@ -572,7 +576,12 @@ class Slab(Here):
         return _digest(key) in self._blocks
 
     def __len__(self):
-        """How many blocks the slab has."""
+        """How many blocks the slab has.
+
+        Returns
+        -------
+        int
+        """
         return len(self._blocks)
 
     def close(self):

@@ -82,7 +82,13 @@ class Backend(GDSBackend):
 
     @classmethod
     def is_default(cls):
-        """False: a slab must be on a LaneFS mount, so this is chosen by name."""
+        """Whether LMCache may choose it by itself: a slab must be on a LaneFS mount, so it is chosen by name.
+
+        Returns
+        -------
+        bool
+            False.
+        """
         return False
 
     def validate_environment(self):

@@ -1,7 +1,8 @@
 """What is documented is what the code does: run by the Go test beside this. It reads the sources, so PyTorch need not be installed.
 
 Of every name that a module gives out, and of its methods: there is a text; it has each parameter, and each exception that the code raises by name, itself or
-by what it calls in this package, and OSError for what it calls of os. The stubs have the same parameters, with defaults where the code has them.
+by what it calls in this package, and OSError for what it calls of os. Each parameter, attribute and property has a type, what returns something a section that says
+what, offsets and lengths their unit, and several of them their shape. The stubs have the same parameters, with defaults where the code has them.
 """
 
 import ast
@@ -16,6 +17,7 @@ STUBS = {"__init__.pyi": "__init__", "kv.pyi": "kv", "lmcache.pyi": "lmcache", o
 ITSELF = {"__new__", "__init__", "__reduce__", "__enter__", "__exit__", "__del__", "__repr__"}  # what everybody knows; a constructor's text is its class's
 OWN = {"NotLaneFS": OSError, "Full": OSError, "Error": Exception}      # of this package and of modules
 TYPES = {"f": "File", "file": "File", "session": "Session", "_session": "Session", "driver": "Driver", "_driver": "Driver", "ring": "Ring", "_layout": "Layout"}
+AMOUNTS = re.compile(r"(?:\w+_)?(?:offset|length|size|start|end)s?|nbytes|granule|timeout")  # names of what has a unit
 HARMLESS = {"fspath", "fsdecode", "fsencode", "getpid", "strerror", "get", "join", "dirname", "abspath", "basename", "exists", "realpath"}
 
 
@@ -165,6 +167,30 @@ def names_in(text, title):
     return {n.rpartition(".")[2].lstrip("*") for line in heads for n in re.findall(r"[*\w.]+", line.split(" : ")[0])}
 
 
+def entries(text, title):
+    """(names, type, what is said of them) of a section."""
+    out = []
+    for line in section(text, title).split("\n"):
+        if line and not line.startswith(" "):
+            names, _, kind = line.partition(" : ")
+            out.append([names, kind, ""])
+        elif line and out:
+            out[-1][2] += line.strip() + " "
+    return out
+
+
+def gives(node):
+    """Whether a function returns something else than None, or yields."""
+    todo = list(node.body)
+    while todo:
+        n = todo.pop()
+        if isinstance(n, ast.Return) and n.value is not None and not (isinstance(n.value, ast.Constant) and n.value.value is None) or isinstance(n, (ast.Yield, ast.YieldFrom)):
+            return True
+        if not isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            todo += ast.iter_child_nodes(n)
+    return False
+
+
 def parameters(node):
     """Names, and whether each has a default."""
     a = node.args
@@ -231,6 +257,24 @@ class Docs(unittest.TestCase):
         for e in sorted(raised):
             if not any(issubclass(exception(e), s) for s in said):
                 wrong.append(f"{name}: raises {e}, which its text does not say")
+        return wrong + self.sections(name, node, text)
+
+    def sections(self, name, node, text):
+        wrong = []
+        if node is not None and is_property(node):
+            if not re.match(r"\w[\w.]*(?: (?:of|or|to) [\w.]+)*: ", text):
+                wrong.append(f"{name}: its text does not begin with its type")
+        elif node is not None and node.name != "__init__" and gives(node) != bool(section(text, "Returns") or section(text, "Yields")):
+            wrong.append(f"{name}: a section Returns or Yields {'is missing' if gives(node) else 'of nothing'}")
+        for title in "Parameters", "Attributes":
+            for names, kind, said in entries(text, title):
+                if not kind and not names.startswith("*"):
+                    wrong.append(f"{name}: {names} has no type")
+                if any(AMOUNTS.fullmatch(n) for n in names.split(", ")):
+                    if not re.match("Bytes|Seconds|How many bytes", said):
+                        wrong.append(f"{name}: {names} has no unit")
+                    if kind.startswith("sequence") and ", shape (" not in kind:
+                        wrong.append(f"{name}: {names} has no shape")
         return wrong
 
     def test_stubs(self):
