@@ -21,6 +21,7 @@ import warnings
 import weakref
 
 import lanefs
+import lanefs.lmcache
 from lanefs import _flight
 from lanefs._current import current
 from lanefs._driver import Driver
@@ -54,6 +55,14 @@ class Memory:
 
     def __bytes__(self):
         return ctypes.string_at(self.at, self.size)
+
+
+class Buffer(Memory):
+    """What LMCache's contract uses of a tensor."""
+
+    def __init__(self, size, says=None):
+        super().__init__(size)
+        self.numel, self.element_size, self.is_contiguous, self.data_ptr = lambda: says or size, lambda: 1, lambda: True, lambda: self.at
 
 
 class Stream:
@@ -392,6 +401,67 @@ class OnStreams(unittest.TestCase):
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
         gate.value = 1
         self.assertEqual((list(batch.results()), bytes(m)), ([1000], self.data[:1000]))
+
+    def test_lmcache(self):
+        """What LMCache's contract says of streams: a transfer is put on the one that it names and returns, in order with what is there before and after. bytes_done is right then."""
+        backend, buf, n = lanefs.lmcache.Backend(), Buffer(MIB), MIB
+        other, backend_of_other = Stream(), lanefs.lmcache.Backend()
+        backend.register_buffer(buf)
+        backend.register_stream(self.stream.cuda_stream)
+        stream, where = self.stream.cuda_stream, os.path.join(DIR, self.id() + " slabs")
+        with backend.open_slab(where, 2 * MIB, True) as h:
+            self.stream.fill(buf, 1)
+            gate = self.stream.gate()
+            self.stream.fill(buf, 2)
+            subs = [h.write_async(buf.at, n, 0, 0, stream)]
+            self.stream.fill(buf, 3)
+            subs += [h.write_async(buf.at, 1000, n, 5, stream), h.read_async(buf.at, n // 2, 0, n // 2, stream)]
+            self.stream.fill(third := Buffer(100), 4)
+            time.sleep(0.05)
+            self.assertEqual(([s.bytes_done for s in subs], bytes(third)), ([0, 0, 0], bytes(100)), "the stream stands still")
+            with open(h.path, "rb") as f:
+                self.assertEqual(f.read(), bytes(2 * MIB), "nothing is written that the stream has not come to")
+            gate.value = 1
+            self.stream.synchronize()
+            self.assertEqual(([s.bytes_done for s in subs], bytes(third)), ([n, 1000, n // 2], b"\4" * 100))
+            self.assertEqual(bytes(buf), b"\3" * (n // 2) + b"\2" * (n // 2), "what was on the stream when it was written")
+            with open(h.path, "rb") as f:
+                self.assertEqual(f.read(), b"\2" * n + b"\3" * 1000 + bytes(n - 1000))
+            # Of another stream it waits for nothing, and another user's registrations are its own.
+            gate = self.stream.gate()
+            self.assertRaises(ValueError, backend_of_other.deregister_buffer, buf)
+            sub = h.read_async(buf.at, 10, n, 0, other.cuda_stream)
+            other.synchronize()
+            self.assertEqual((sub.bytes_done, bytes(buf)[:10]), (10, b"\3" * 10))
+            gate.value = 1
+            self.stream.synchronize()
+            # What is found before anything is on the stream raises; what the file says comes with the stream.
+            with self.assertRaises(OSError):
+                h.read_async(buf.at, 10, 0, 0, 0x77)
+            backend.register_buffer(beyond := Buffer(100, says=200))
+            with self.assertRaises(OSError) as e:
+                h.read_async(beyond.at, 200, 0, 0, stream)
+            self.assertEqual(e.exception.errno, errno.EFAULT)
+            os.truncate(h.path, 100)
+            filler = os.open(os.path.join(where, "filler"), os.O_RDWR | os.O_CREAT)
+            try:
+                at, step = 0, 16 * MIB
+                while step >= 1024:
+                    try:
+                        os.posix_fallocate(filler, at, step)
+                        at += step
+                    except OSError:
+                        step //= 2
+                failed, short = h.write_async(buf.at, n, n, 0, stream), h.read_async(buf.at, n, 0, 0, stream)
+                self.stream.synchronize()
+                self.assertEqual((failed.bytes_done, short.bytes_done), (-errno.ENOSPC, 100))
+            finally:
+                os.ftruncate(filler, 0)
+                os.close(filler)
+            backend.deregister_stream(stream)
+            backend.deregister_buffer(buf)
+        h.close()
+        backend.close_driver()
 
     def run_end(self, how):
         code = f"import sys\nsys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})\nimport test_stream as t\nt.end({self.path!r}, {how!r})\n{how == 'global' and 'kept = t.LAST'}\n"
