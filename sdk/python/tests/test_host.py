@@ -14,6 +14,7 @@ import os
 import pickle
 import platform
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -241,6 +242,7 @@ class Map(unittest.TestCase):
             self.assertEqual(f.read(), b"y23409")
 
     @unittest.skipUnless(HAS_LIBRARY and platform.machine() in ("x86_64", "aarch64"), "needs cc: make deps installs it")
+    @unittest.skipUnless(shutil.which("cc"), "needs cc: make deps installs it")
     def test_fakeroot(self):  # and its like have functions before libc's, which know nothing of the attribute
         p, fake = write("below fakeroot", b"data"), os.path.join(OUTSIDE, "fake.so")
         subprocess.run(["cc", "-x", "c", "-shared", "-fPIC", "-o", fake, "-"], check=True, input=b"""

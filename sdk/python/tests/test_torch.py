@@ -65,6 +65,25 @@ class Files(Case):
         self.assertEqual(shared["w"].data_ptr() % 256, 0)
         self.assertEqual([n for n in os.listdir(DIR) if n.endswith(".tmp")], [])
 
+    def test_like_safetensors(self):
+        """The signatures are those of safetensors.torch, with keywords behind them; where it is installed, each reads what the other has written."""
+        theirs = {"load_file": [("filename", inspect.Parameter.empty), ("device", "cpu")],
+                  "save_file": [("tensors", inspect.Parameter.empty), ("filename", inspect.Parameter.empty), ("metadata", None)]}
+        try:
+            import safetensors.torch as st
+            theirs = {name: [(p.name, p.default) for p in inspect.signature(getattr(st, name)).parameters.values()] for name in theirs}
+        except ImportError:
+            st = None
+        for name, want in theirs.items():
+            ours = list(inspect.signature(getattr(lt, name)).parameters.values())
+            self.assertEqual([(p.name, p.default) for p in ours if p.kind == p.POSITIONAL_OR_KEYWORD], want)
+            self.assertTrue(all(p.kind == p.KEYWORD_ONLY for p in ours[len(want):]))
+        if st is not None:
+            st.save_file(some(), path("theirs.safetensors"), {"by": "them"})
+            lt.save_file(some(), path("ours.safetensors"), {"by": "us"})
+            self.same(some(), lt.load_file(path("theirs.safetensors")))
+            self.same(some(), st.load_file(path("ours.safetensors")))
+
     def test_refused(self):
         t, negative = torch.zeros(4, 4), torch._neg_view(torch.ones(2))
         with lanefs.open(path("lazy"), "w") as f:  # the bytes are not the values
