@@ -239,6 +239,33 @@ func TestRunStreamKilled(t *testing.T) {
 	require.NoError(t, fs.Detach(mnt))
 }
 
+// TestRoadNames: a line for each call has the names of the last line.
+func TestRoadNames(t *testing.T) {
+	source, err := os.ReadFile("../../sdk/cufile/count.c")
+	require.NoError(t, err)
+	require.Contains(t, string(source), fmt.Sprintf("{\"%s\"};", strings.Join(roadNames, `", "`)))
+}
+
+// TestRunStreamCounts: of calls on a stream what they have moved counts, not what was asked for, and one that fails there is one that failed.
+func TestRunStreamCounts(t *testing.T) {
+	p := newPlace(t)
+	test, dir := p.installed("testcount")[0], p.mkdir("cuda")
+	_, err := cuda.Build("gcc", dir)
+	require.NoError(t, err)
+	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_MAP=0", "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0",
+		"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0")
+	img, mnt := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", "--gpu", "host", "-o", "vram=16M", img, mnt)
+	file := filepath.Join(mnt, "file")
+	require.NoError(t, os.WriteFile(file, pattern(), 0o644))
+	out, errs, err := p.run("run", "--", test, file, filepath.Join(mnt, "filler"))
+	require.NoError(t, err, errs)
+	require.Equal(t, "ok\n", out)
+	require.Regexp(t, `^lanefs run: LaneFS, stage: 3 MiB read, 0 bytes written \(5 calls, 1 failed\)\n$`, errs)
+	p.ok("umount", mnt)
+	fsck(t, img)
+}
+
 // TestRunBatch: batches of a daemon that is stopped, and then killed, and of a program that gets no memory, threads or descriptors.
 func TestRunBatch(t *testing.T) {
 	for _, runner := range []string{"", "thread"} { // who waits runs them, or the library's thread does

@@ -42,6 +42,14 @@ static void reached(void *arg)
 /* What *done becomes by a failure. */
 static int64_t told(const struct batch *b, const struct failure *f) { return b->tell ? b->tell(f) : -f->code; }
 
+/* The last of what the program may look at. */
+static void done(struct ending e, int64_t *at, int64_t n)
+{
+	if (e.moved)
+		e.moved(e.with, n);
+	__atomic_store_n(at, n, __ATOMIC_RELEASE);
+}
+
 /* Frees it. The caller calls what is returned when it holds no lock. */
 static struct ending settle_account(struct async *a)
 {
@@ -54,7 +62,7 @@ static struct ending settle_account(struct async *a)
 		else if (a->own)
 			f->code = (int)-a->b.result[i];
 	}
-	__atomic_store_n(a->done, f->code ? told(&a->b, f) : sum, __ATOMIC_RELEASE); /* the last of what the program may look at */
+	done(e, a->done, f->code ? told(&a->b, f) : sum);
 	free(a->own);
 	free(a->piece);
 	free(a);
@@ -266,11 +274,11 @@ static int can(struct owner *o, struct batch *b)
 	return yes > 0 ? start(o) == 0 : yes;
 }
 
-static struct async *new_async(const struct batch *b, const struct lanefs_piece *piece, int64_t *done)
+static struct async *new_async(const struct batch *b, const struct lanefs_piece *piece, int64_t *at)
 {
 	struct async *a = calloc(1, sizeof *a);
 	if (a) {
-		*a = (struct async){.b = *b, .done = done, .piece = malloc(b->pieces * sizeof *piece), .own = b->result ? NULL : malloc(b->pieces * sizeof *a->own)};
+		*a = (struct async){.b = *b, .done = at, .piece = malloc(b->pieces * sizeof *piece), .own = b->result ? NULL : malloc(b->pieces * sizeof *a->own)};
 		a->b.piece = a->piece;
 		a->b.result = b->result ? b->result : a->own;
 		if (a->piece && a->b.result) {
@@ -286,7 +294,7 @@ static struct async *new_async(const struct batch *b, const struct lanefs_piece 
 	return NULL;
 }
 
-int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results, int64_t *done,
+int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const struct lanefs_piece *piece, size_t n, void *stream, int64_t *results, int64_t *at,
 	int64_t (*tell)(const struct failure *), struct ending ending)
 {
 	UNCANCELLED;
@@ -299,7 +307,7 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 	if (n == 0 || b.first == n) {
 		if (results)
 			memset(results, 0, n * sizeof *results);
-		*done = 0;
+		done(ending, at, 0);
 		call(ending);
 		return 0;
 	}
@@ -314,14 +322,16 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 		struct failure f;
 		if (got < 0)
 			lanefs_failed(&f);
-		*done = got < 0 ? told(&b, &f) : got;
-		if (got < 0 && f.gpu) /* the GPU's library: the stream is none, or the like, and nothing is on it */
+		if (got < 0 && f.gpu) { /* the GPU's library: the stream is none, or the like, and nothing is on it */
+			*at = told(&b, &f);
 			return lanefs_fail_as(&f);
+		}
+		done(ending, at, got < 0 ? told(&b, &f) : got);
 		call(ending);
 		return 0;
 	}
 	unsigned before = o->begun; /* changed by who holds lock alone */
-	struct async *a = new_async(&b, piece, done);
+	struct async *a = new_async(&b, piece, at);
 	if (!a) {
 		lanefs_unlock(&o->lock);
 		return -1;
@@ -330,15 +340,16 @@ int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *base, const st
 	while (a->b.next < n && !lanefs_batch_failed(&a->b))
 		put(o, a);
 	pthread_mutex_lock(&o->turn);
-	int last = a->parts == 0;
+	int last = a->parts == 0, none = o->begun == before; /* none of its parts is on the stream: some may have ended already */
 	struct failure f = {0};
 	struct ending e = {0};
 	a->placed = 1;
 	if (last) { /* else the stage's thread may be about to give it up */
 		f = a->b.failed;
+		if (none && f.code) /* the caller tells of it */
+			a->ending.moved = NULL;
 		e = settle_account(a);
 	}
-	int none = o->begun == before; /* of its parts is on the stream: some may have ended already */
 	pthread_mutex_unlock(&o->turn);
 	lanefs_unlock(&o->lock);
 	if (none && f.code)

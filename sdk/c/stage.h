@@ -155,8 +155,11 @@ HIDDEN void lanefs_batch_give_up(struct batch *b);
 /* Whether it was called. */
 static inline int lanefs_batch_failed(struct batch *b) { return atomic_load(&b->gave_up); }
 
-/* What is called once, without a lock held, by whatever thread of the program's or the library's, when all of a batch on a stream has ended. */
-struct ending { void (*f)(void *with); void *with; };
+/*
+ * What is called once, by whatever thread of the program's or the library's, when all of a batch on a stream has ended: f without a lock held. moved (may be NULL)
+ * before the stream goes on, with what *done becomes; the stage's locks may be held.
+ */
+struct ending { void (*f)(void *with); void (*moved)(void *with, int64_t done); void *with; };
 
 /* As lanefs_read_async and lanefs_write_async. *done becomes by a failure what tell says. Unless it returns -1 ending is called, perhaps before it returns. */
 HIDDEN int lanefs_async(lanefs_stage *st, int read, uint32_t file, void *memory, const struct lanefs_piece *pieces, size_t n, void *stream, int64_t *results, int64_t *done,

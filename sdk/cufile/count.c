@@ -73,6 +73,8 @@ void count_call(int failed)
 		roads->failed++;
 }
 
+void count_failed(void) { roads->failed++; }
+
 void count_batch(size_t n)
 {
 	roads->batches++;
@@ -81,7 +83,7 @@ void count_batch(size_t n)
 
 const char *road_name(enum road road)
 {
-	static const char *const names[] = {"LaneFS, shared memory", "LaneFS, stage", "LaneFS, page cache", "the next library", "pread and pwrite"};
+	static const char *const names[] = {"LaneFS, shared memory", "LaneFS, stage", "LaneFS, page cache", "the vendor's library", "pread and pwrite"};
 	return names[road];
 }
 

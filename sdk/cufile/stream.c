@@ -312,6 +312,18 @@ static struct on_mount *stage_for(struct registered *r, struct mount *m, struct 
 /* What the program finds in place of the bytes of a call that failed on its stream: as cuFile, -1 for the file's side. */
 static int64_t failed(const struct failure *f) { return lane_failed(f); }
 
+/* Counts a call when it has ended, before its stream goes on: then the program may end. */
+static void count_ended(int read, int64_t done)
+{
+	if (done > 0)
+		count_bytes(ROAD_STAGE, read, (size_t)done);
+	else if (done < 0)
+		count_failed();
+}
+
+static void read_ended(void *file, int64_t done) { (void)file; count_ended(1, done); }
+static void write_ended(void *file, int64_t done) { (void)file; count_ended(0, done); }
+
 /* Puts a call on its stream. 0: it is not one for that. 1: it is there, and gives the file back when it has ended. */
 static int put(struct registered *r, struct move *m, ssize_t *result)
 {
@@ -322,7 +334,8 @@ static int put(struct registered *r, struct move *m, ssize_t *result)
 	if (!o)
 		rc = 0; /* one of another stream will be free some time */
 	else
-		rc = lanefs_async(o->stage, m->read, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result, failed, (struct ending){object_give, m->file}) ? -1 : 1;
+		rc = lanefs_async(o->stage, m->read, m->file->opened, m->memory, &piece, 1, r->stream, NULL, (int64_t *)result, failed,
+			(struct ending){object_give, m->read ? read_ended : write_ended, m->file}) ? -1 : 1;
 	if (rc == -1) {
 		struct failure f;
 		lanefs_failed(&f);
@@ -356,10 +369,8 @@ status stream_move(void *handle, int read, void *base, size_t *n, off_t *offset,
 	if (!rc && t.gpu && f->mount && stream && !move_syncs(&m) && (r = take(stream, KNOWN)) && (rc = move_check(&m, &end)) == 0 && m.n > 0) {
 		rc = put(r, &m, result);
 		put_there = rc > 0;
-		if (put_there) {
-			count_bytes(ROAD_STAGE, read, m.n); /* which will be moved, if nothing fails */
+		if (put_there)
 			rc = 0;
-		}
 	}
 	give(r);
 	if (!rc && !put_there && stream_wait(t.gpu, stream))
