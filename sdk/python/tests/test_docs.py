@@ -16,7 +16,8 @@ GIVEN_OUT = {"__init__": None, "kv": None, "lmcache": None, "torch.__init__": No
 STUBS = {"__init__.pyi": "__init__", "kv.pyi": "kv", "lmcache.pyi": "lmcache", os.path.join("torch", "__init__.pyi"): "torch.__init__"}
 ITSELF = {"__new__", "__init__", "__reduce__", "__enter__", "__exit__", "__del__", "__repr__"}  # what everybody knows; a constructor's text is its class's
 OWN = {"NotLaneFS": OSError, "Full": OSError, "Error": Exception}      # of this package and of modules
-TYPES = {"f": "File", "file": "File", "session": "Session", "_session": "Session", "driver": "Driver", "_driver": "Driver", "ring": "Ring", "_layout": "Layout"}
+TYPES = {"f": "File", "file": "File", "session": "Session", "_session": "Session", "driver": "Driver", "_driver": "Driver", "ring": "Ring", "_layout": "Layout",
+         "stage": "Stage", "_stage": "Stage", "flight": "Flight", "_flight": "Flight", "_f": "File", "buffer": "Buffer", "_fds": "Descriptors", "reply": "Reply", "mark": "Mark"}
 AMOUNTS = re.compile(r"(?:\w+_)?(?:offset|length|size|start|end)s?|nbytes|granule|timeout")  # names of what has a unit
 HARMLESS = {"fspath", "fsdecode", "fsencode", "getpid", "strerror", "get", "join", "dirname", "abspath", "basename", "exists", "realpath"}
 
