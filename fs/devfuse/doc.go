@@ -6,6 +6,7 @@
 // requests. So while one program works, and waits for each of its requests, the threads are bound to the CPU where it runs, and have SCHED_IDLE, so
 // that the kernel wakes the program there, too (package schedidle). Which CPU that is /proc says of the thread that made the request; it is asked now
 // and then (see program). Where several programs work at once, or file data comes in large pieces, the threads run where the scheduler puts them.
+// Where SCHED_IDLE cannot be had they follow, too, as long as the program stays: where other programs keep all CPUs busy, each request that crosses to another CPU costs two interrupts.
 //
 // The nouns: a Transport serves one FUSE connection. A reader is a thread with memory for one request. A few readers wait in read(2), the kernel
 // gives a request to the one that has waited longest. A reader that took one, and leaves none that waits, has another one wait, so requests that

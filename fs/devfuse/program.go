@@ -14,7 +14,10 @@ type program struct {
 	cpu  atomic.Int32 // where it ran when that was last asked; or anywhere: several programs work, or their requests are large or take long
 	long atomic.Int32 // requests that took long, since the last one
 
-	soon atomic.Int32 // requests after which /proc is asked again, if the program seems to be elsewhere
+	soon  atomic.Int32 // requests after which /proc is asked again, if the program seems to be elsewhere
+	moved atomic.Int32 // how often in a row a reader without SCHED_IDLE found it elsewhere
+	rest  atomic.Int32 // looks for which it is not followed
+	never bool         // /proc says nothing of programs
 
 	mu    sync.Mutex
 	last  uint32        // the thread that made the last request
@@ -34,6 +37,8 @@ const (
 	longRequest = 200 * time.Microsecond // in which it is handled
 	awayGap     = 25 * time.Microsecond  // from an answer to the next request, which is shorter where both stay on a CPU
 	mostMixed   = look / 4               // of them
+	mostMoves   = 4                      // in a row: the program is woken on another CPU each time,
+	moveRest    = 16                     // and is not followed for so many looks
 	largeData   = 64 << 10               // bytes of a request or an answer: the kernel reads and writes ahead, and more CPUs than one are of use
 )
 
@@ -50,8 +55,8 @@ type request struct {
 // saw takes note of a request. Programs that work at the same time are told by requests that are under way together, and by threads that take turns. A
 // few changes of the thread are a program and its children, one of which waits for the other. Where requests take long there is little to
 // win, and others would wait until the guard has them relieved. It reports whether /proc is to be asked where the thread runs: see ask.
-func (p *program) saw(r *reader, q request) (ask bool) {
-	if r.idle == nil || q.thread == 0 && !q.large {
+func (p *program) saw(q request) (ask bool) {
+	if p.never || q.thread == 0 && !q.large {
 		return false
 	}
 	if !p.mu.TryLock() {
@@ -75,7 +80,11 @@ func (p *program) saw(r *reader, q request) (ask bool) {
 	if !full && !((another || q.away) && p.cpu.Load() != anywhere && p.n-p.asked >= int(p.soon.Load())) {
 		return false
 	}
-	if p.mixed > mostMixed || full && q.at-p.since > lookIn {
+	rests := full && p.rest.Load() > 0
+	if rests {
+		p.rest.Add(-1)
+	}
+	if p.mixed > mostMixed || full && q.at-p.since > lookIn || rests {
 		p.cpu.Store(anywhere)
 	} else {
 		p.asked, ask = p.n, true
@@ -89,6 +98,9 @@ func (p *program) saw(r *reader, q request) (ask bool) {
 // ask asks /proc where a thread runs. The kernel holds the memory of the thread's program meanwhile. If the program ends just then, it is the caller
 // who gives the memory back, and who waits for what that waits for: the program's asynchronous reads and writes (exit_aio), and those of
 // its dirty pages (fuse_vma_close). So a request that the thread may not wait for is answered before, and somebody else must take others.
+//
+// Without SCHED_IDLE the kernel wakes a program on another CPU, if one stands idle, since the reader runs on its own. Then it is elsewhere each time, and to follow it gains nothing. Where
+// others keep all CPUs busy it stays.
 func (p *program) ask(r *reader, thread uint32) {
 	cpu, ok := whereRuns(thread)
 	if ok && cpu == anywhere {
@@ -98,10 +110,16 @@ func (p *program) ask(r *reader, thread uint32) {
 	if !ok || !r.thread.May(cpu) {
 		return
 	}
-	if cpu := int32(cpu); p.cpu.Swap(cpu) != cpu {
-		p.soon.Store(lookSoon)
-	} else {
+	switch before := p.cpu.Swap(int32(cpu)); {
+	case before == int32(cpu):
+		p.moved.Store(0)
 		p.soon.Store(min(2*p.soon.Load(), look))
+	case r.idle == nil && p.moved.Add(1) >= mostMoves:
+		p.moved.Store(0)
+		p.rest.Store(moveRest)
+		p.cpu.Store(anywhere)
+	default:
+		p.soon.Store(lookSoon)
 	}
 }
 
@@ -112,7 +130,7 @@ var whereRuns = schedidle.RunsOn
 func (r *reader) place() {
 	want := int(r.t.program.cpu.Load())
 	switch {
-	case want == r.thread.CPU() || r.idle == nil:
+	case want == r.thread.CPU():
 	case want == anywhere || !r.thread.Bind(want):
 		r.leave()
 	default:

@@ -1,6 +1,7 @@
 package devfuse
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func TestProgram(t *testing.T) {
 	}
 	r := anyReader()
 	saw := func(q request) {
-		if p.saw(r, q) {
+		if p.saw(q) {
 			p.ask(r, q.thread)
 		}
 	}
@@ -97,9 +98,64 @@ func TestProgram(t *testing.T) {
 	}
 	require.False(t, followed(), "a CPU that the daemon may not use")
 	r = anyReader()
-	r.idle = nil
+	reset()
+	p.never = true
 	for range 2 * look {
 		saw(request{thread: self})
 	}
-	require.False(t, followed(), "without SCHED_IDLE there is nothing to win")
+	require.False(t, followed(), "threads that /proc does not have")
+}
+
+// TestMoves: without SCHED_IDLE a program is followed, too, unless it is elsewhere each time, since the kernel wakes it on a CPU that stands idle.
+func TestMoves(t *testing.T) {
+	var at, asked int
+	moves := false
+	defer func(old func(uint32) (int, bool)) { whereRuns = old }(whereRuns)
+	runtime.LockOSThread() // for good: the thread ends with where it is bound
+	r := anyReader()
+	r.idle, r.t = nil, &Transport{sched: make([]schedidle.CPU, maxCPUs)}
+	for !r.thread.May(at) {
+		at++
+	}
+	first, second := at, at+1
+	for ; second < maxCPUs && !r.thread.May(second); second++ {
+	}
+	whereRuns = func(uint32) (int, bool) {
+		asked++
+		if moves {
+			at = first + second - at
+		}
+		return at, true
+	}
+	p := &r.t.program
+	p.cpu.Store(anywhere)
+	work := func(looks int) (followed int) {
+		for range looks * look {
+			if p.saw(request{thread: 1, away: true}) {
+				p.ask(r, 1)
+			}
+			if r.idle == nil {
+				r.place()
+				require.Equal(t, int(p.cpu.Load()), r.thread.CPU())
+			}
+			if p.cpu.Load() != anywhere {
+				followed++
+			}
+		}
+		return followed
+	}
+	require.Equal(t, 3*look+1, work(4), "from the first look on")
+	require.Equal(t, at, r.thread.CPU())
+	if second == maxCPUs {
+		t.Skip("SKIPPED: needs two CPUs")
+	}
+	moves, asked = true, 0
+	work(1)
+	require.Less(t, work(10*moveRest), 10*look)
+	require.Less(t, asked, 20*mostMoves)
+	moves = false
+	work(2 * moveRest)
+	require.Equal(t, look, work(1), "it stays")
+	moves, r.idle = true, new(schedidle.Thread)
+	require.Equal(t, 4*moveRest*look, work(4*moveRest), "with SCHED_IDLE it is followed wherever it goes")
 }

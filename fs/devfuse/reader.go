@@ -124,7 +124,7 @@ func (r *reader) answer(n int) {
 		r.leave()
 	}
 	t.need(r)
-	ask := t.program.saw(r, q)
+	ask := t.program.saw(q)
 	if ask && !q.async {
 		t.program.ask(r, thread)
 		ask = false

@@ -24,7 +24,7 @@ type Options struct {
 	// Room says whether the process may have one more thread: Go's runtime ends the process when the kernel refuses one. It is asked before each
 	// but the first ones. nil: it may.
 	Room func() error
-	// SchedIdle has the readers follow a program that works alone, with SCHED_IDLE, where that can be had (see package schedidle). Threads that they start, as
+	// SchedIdle has readers that follow a program have SCHED_IDLE, where that can be had (see package schedidle). Threads that they start, as
 	// the kernel's workers for an io_uring, would inherit it: a Handler calls schedidle.LeaveHere before that.
 	SchedIdle bool
 	// Failed is told that /dev/fuse cannot be read any more, though the connection has not ended: the mount's requests may wait for ever, unless
@@ -85,14 +85,14 @@ func Start(fd int, h exchange.Handler, opt Options) (*Transport, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &Transport{opt: opt, fd: fd, handler: h, crowd: int32(min(2*runtime.NumCPU(), mostWaiting))}
+	t := &Transport{opt: opt, fd: fd, handler: h, crowd: int32(min(2*runtime.NumCPU(), mostWaiting)), sched: make([]schedidle.CPU, maxCPUs)}
 	t.data, _ = h.(exchange.Data)
 	t.program.cpu.Store(anywhere)
+	t.program.never = schedidle.OwnProc() != nil
 	if opt.SchedIdle {
 		if t.idle, t.noIdle = schedidle.New(mostReaders); t.noIdle != nil {
 			opt.Log.Debug("/dev/fuse: programs may be woken on other CPUs than their own", "why", t.noIdle)
 		}
-		t.sched = make([]schedidle.CPU, maxCPUs)
 	}
 	for range keptReaders + t.crowd {
 		if p := opt.Alloc(opt.Payload); p != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
 	"structs"
 	"sync"
 	"sync/atomic"
@@ -202,8 +201,8 @@ func try() (policy int, err error) {
 	if nice > normalNice {
 		return 0, errors.New("the process has a nice value below 0: its threads are to run before others")
 	}
-	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
-		return 0, fmt.Errorf("/proc is not that of this process's PID namespace: /proc/self is %q (%v)", self, err)
+	if err := OwnProc(); err != nil {
+		return 0, err
 	}
 	if _, err := os.ReadFile("/proc/thread-self/schedstat"); err != nil {
 		return 0, err

@@ -2,6 +2,8 @@ package schedidle
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"strconv"
 	"time"
 	"unsafe"
@@ -21,6 +23,14 @@ func pathOf(thread uint32, file string) (p taskPath) {
 	b = strconv.AppendUint(append(b, "/task/"...), uint64(thread), 10)
 	_ = append(append(b, '/'), file...) // in place; the rest of p is zero
 	return p
+}
+
+// OwnProc says why the numbers of threads in /proc are not those of this process's PID namespace; nil: they are.
+func OwnProc() error {
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return fmt.Errorf("/proc is not that of this process's PID namespace: /proc/self is %q (%v)", self, err)
+	}
+	return nil
 }
 
 // RunsOn asks for the CPU of a thread, on which it runs or has run last; affinity.Nowhere if it is a real-time program's: one that waits for an answer without sleeping (io_getevents, a ring)
