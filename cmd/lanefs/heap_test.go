@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,25 @@ func TestHeapLimit(t *testing.T) {
 	} {
 		require.Equal(t, v.want, heapLimit(v.may, v.pinned), "%+v", v)
 	}
+}
+
+// TestCollectLater: a small heap is collected after so much garbage more; not where memory is short.
+func TestCollectLater(t *testing.T) {
+	defer func() {
+		spareHeap = nil
+		runtime.GC()
+	}()
+	next := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.NextGC)
+	}
+	before := next()
+	collectLater(spareFrom - 1)
+	require.Less(t, next(), before+spareBytes)
+	collectLater(spareFrom)
+	require.GreaterOrEqual(t, next(), before+spareBytes)
 }
 
 // TestHeapLimitOfUser: a daemon keeps the limit that its user has set.
