@@ -18,6 +18,7 @@ type program struct {
 	moved atomic.Int32 // how often in a row a reader without SCHED_IDLE found it elsewhere
 	rest  atomic.Int32 // looks for which it is not followed
 	never bool         // /proc says nothing of programs
+	plain bool         // readers have no SCHED_IDLE
 
 	mu    sync.Mutex
 	last  uint32        // the thread that made the last request
@@ -25,6 +26,7 @@ type program struct {
 	since time.Duration // when the first of them was taken
 	mixed int           // of these, those by which one program at a time was not to be told: see saw
 	asked int           // n when /proc was last to be asked
+	aways int           // requests since the last look that came late
 }
 
 const (
@@ -37,7 +39,8 @@ const (
 	longRequest = 200 * time.Microsecond // in which it is handled
 	awayGap     = 25 * time.Microsecond  // from an answer to the next request, which is shorter where both stay on a CPU
 	mostMixed   = look / 4               // of them
-	mostMoves   = 4                      // in a row: the program is woken on another CPU each time,
+	mostMoves   = 4                      // in a row, or
+	mostAway    = look * 3 / 4           // late requests: the program is woken on another CPU each time,
 	moveRest    = 16                     // and is not followed for so many looks
 	largeData   = 64 << 10               // bytes of a request or an answer: the kernel reads and writes ahead, and more CPUs than one are of use
 )
@@ -76,9 +79,15 @@ func (p *program) saw(q request) (ask bool) {
 		p.mixed++
 	}
 	p.mixed += int(p.long.Swap(0))
+	if q.away {
+		p.aways++
+	}
 	full := p.n >= look
 	if !full && !((another || q.away) && p.cpu.Load() != anywhere && p.n-p.asked >= int(p.soon.Load())) {
 		return false
+	}
+	if p.plain && full && p.aways > mostAway && p.cpu.Load() != anywhere {
+		p.rest.Store(moveRest)
 	}
 	rests := full && p.rest.Load() > 0
 	if rests {
@@ -90,7 +99,7 @@ func (p *program) saw(q request) (ask bool) {
 		p.asked, ask = p.n, true
 	}
 	if full {
-		p.n, p.mixed, p.asked = 0, 0, 0
+		p.n, p.mixed, p.asked, p.aways = 0, 0, 0, 0
 	}
 	return ask
 }

@@ -156,6 +156,10 @@ func TestMoves(t *testing.T) {
 	moves = false
 	work(2 * moveRest)
 	require.Equal(t, look, work(1), "it stays")
+	p.plain = true
+	require.Less(t, work(4*moveRest), 8*look, "where each request comes late it gains nothing")
+	p.plain = false
+	work(2 * moveRest)
 	moves, r.idle = true, new(schedidle.Thread)
 	require.Equal(t, 4*moveRest*look, work(4*moveRest), "with SCHED_IDLE it is followed wherever it goes")
 }

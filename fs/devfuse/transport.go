@@ -94,6 +94,7 @@ func Start(fd int, h exchange.Handler, opt Options) (*Transport, error) {
 			opt.Log.Debug("/dev/fuse: programs may be woken on other CPUs than their own", "why", t.noIdle)
 		}
 	}
+	t.program.plain = t.idle == nil
 	for range keptReaders + t.crowd {
 		if p := opt.Alloc(opt.Payload); p != nil {
 			t.payloads = append(t.payloads, p)
