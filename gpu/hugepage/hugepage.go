@@ -56,7 +56,9 @@ func Reserve(off, n int64) ([]byte, error) {
 }
 
 // Map maps n bytes of a file from off on, both whole pages, shared, at such an address.
-func Map(fd int, off, n int64, prot int) ([]byte, error) { return over(fd, off, n, prot, unix.MAP_SHARED) }
+func Map(fd int, off, n int64, prot int) ([]byte, error) {
+	return over(fd, off, n, prot, unix.MAP_SHARED)
+}
 
 // New maps n bytes of new pages, whole ones. What can hold huge pages begins at one, and asks for them before any page is there: a huge page is one entry in the tables of the IOMMU and the
 // GPU, too. Where the system gives none it does not matter.
