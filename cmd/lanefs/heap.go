@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +27,7 @@ const (
 	hugeBytes  = 32 << 20  // of the heap: what lives, and garbage until it is collected
 )
 
-var spareHeap []byte
+var spareHeap atomic.Pointer[[]byte]
 
 // heapLimit is the limit of Go's memory, in bytes, where the daemon may have that much memory, of which so much is pinned: three quarters of the rest. The last one is
 // for the program's text, page tables, what the kernel has for the process and pages of the image.
@@ -53,7 +54,8 @@ func collectLater(limit int64) {
 	if limit < spareFrom {
 		return
 	}
-	spareHeap = make([]byte, spareBytes) // first: memory that was never used need not be cleared
+	spare := make([]byte, spareBytes) // first: memory that was never used need not be cleared
+	spareHeap.Store(&spare)
 	askHugePages()
 	runtime.GC() // else the next collection is due when all that is there twice
 }

@@ -26,7 +26,7 @@ func TestHeapLimit(t *testing.T) {
 // TestCollectLater: a small heap is collected after so much garbage more; not where memory is short.
 func TestCollectLater(t *testing.T) {
 	defer func() {
-		spareHeap = nil
+		spareHeap.Store(nil)
 		runtime.GC()
 	}()
 	next := func() int64 {
