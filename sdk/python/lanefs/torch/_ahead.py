@@ -36,10 +36,10 @@ class Ahead(_slots.InTurn):
             raise
 
     @classmethod
-    def of(cls, file, device, part, chunks):
+    def of(cls, file, device, part, chunks, most=_slots.AHEAD):
         """With less memory where there is not enough. Raises what PyTorch does where there is not even that."""
         try:
-            return cls(file, device, part, chunks, _slots.AHEAD)
+            return cls(file, device, part, chunks, most)
         except RuntimeError:  # torch.OutOfMemoryError is one, and so are a thread's and the allocator's of the CPU
             return cls(file, device, part, chunks, 1)
 

@@ -24,7 +24,7 @@ def load_file(filename, device="cpu", *, group=None, fallback=False):
         Where the tensors shall be. An integer is a CUDA device.
     group : torch.distributed.ProcessGroup, optional
         Its ranks all call this with the same file, and each gets all tensors; the file is read once by all of them together: each reads its
-        part of it, 24 MiB at a time, into 384 MiB of the device's memory at most, and the rest comes by the group. `torch.distributed.group.WORLD` is all ranks.
+        part of it, 24 MiB at a time, into 384 MiB of the device's memory at most, 48 where there is no more, and the rest comes by the group. `torch.distributed.group.WORLD` is all ranks.
     fallback : bool
         Whether a file elsewhere than on a LaneFS mount is read too, with a warning.
 

@@ -100,22 +100,42 @@ class _Job:
             self._starts = range(0, self._size, self._step)
             if self._cuda:
                 self._stream = torch.cuda.current_stream(device)
-            self._error = None  # the first of this rank's reads
-            where = f, device, self._part, len(self._starts)
-            self._reads = _slots.Slots.of(*where) or _ahead.Ahead.of(*where)
-            for i in range(min(self._reads.ahead, len(self._starts))):
-                self._try(self._begin, i)
+            self._start(device, _slots.AHEAD)
             # While the drive reads:
             base, entries, _ = _files.header(f, size)
             if base != begins:
                 raise self._was_changed()
             self.seen = size, base, sorted(entries.items())
-            self.tensors = _files.empty(entries, device, f.path)
-            self._where = _slots.Where(entries, self.tensors)
-            self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
+            try:
+                self._allocate(entries, device)
+            except RuntimeError:  # torch.OutOfMemoryError is one. The memory for parts is what the tensors want, perhaps
+                self._stop()
+                _slots.kept.drop()
+                self._start(device, 1)
+                self._allocate(entries, device)
         except BaseException:
             self.close()
             raise
+
+    def _start(self, device, ahead):
+        """Begins to read, so many parts ahead at most."""
+        self._error = None  # the first of this rank's reads
+        where = self.file, device, self._part, len(self._starts), ahead
+        self._reads = _slots.Slots.of(*where) or _ahead.Ahead.of(*where)
+        for i in range(min(self._reads.ahead, len(self._starts))):
+            self._try(self._begin, i)
+
+    def _stop(self):
+        self.tensors = self._where = self._chunks = None
+        try:
+            self._reads.close()
+        finally:
+            self._reads = None
+
+    def _allocate(self, entries, device):
+        self.tensors = _files.empty(entries, device, self.file.path)
+        self._where = _slots.Where(entries, self.tensors)
+        self._chunks = [_Chunk(self._part, self._ranks, device) for _ in range(2 if self._size > self._step else 1)]
 
     def run(self):
         """Loads. Returns the error of this rank's reads, after which it reads no more."""

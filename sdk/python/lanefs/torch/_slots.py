@@ -143,11 +143,11 @@ class Slots(InTurn):
         self._tensors = list(self._memory.tensor[:self._memory.buffer.size // part * part].split(part))
 
     @classmethod
-    def of(cls, file, device, part, chunks):
+    def of(cls, file, device, part, chunks, most=AHEAD):
         """None where the mount has no memory on the device, or no more of it, or the file is on none: the stage, or what stands for it, does it, too."""
         if file.session is None:
             return None
-        for ahead in AHEAD, AHEAD // 2:  # half where there is not enough memory
+        for ahead in most, max(1, most // 2):  # half where there is not enough memory
             again = True
             while again:
                 try:
