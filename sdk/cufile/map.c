@@ -3,12 +3,12 @@
  * device. That is many times as fast as a stage, but for the first time, when the range has to be read as a whole. So each window of a file is
  * mapped when what was read from it by the stage would have paid for that:
  *
- *  1. Is the window mapped, and the file the same since?       copy it
- *  2. Else note what the stage's way costs.                    pays
- *  3. Enough? Then map it, while reads go on by the stage.     start
+ *  1. Is the window mapped, and the file the same since?            copy it
+ *  2. Else note what the stage's way, or the page cache's, costs.   pays, map_note
+ *  3. Enough? Then map it, while reads go on by the other ways.     start
  *
- * To map a window takes up to 25 ms, so a thread of the library's does it, one at a time. Where that is the quicker way for what is read once, too, since the daemon's memory is of the same
- * kind, the next window is mapped when part of one was read in order.                                                                                     ahead
+ * To map a window takes up to 25 ms, so a thread of the library's does it, one at a time. Where it need not be pinned, reading a file once is quicker by windows, too: the next one is mapped
+ * when part of one was read in order (ahead).
  *
  * Copies of reads that go together are begun one after another, and waited for once.                      map_many, waited
  *
