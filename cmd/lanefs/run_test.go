@@ -200,13 +200,21 @@ func TestRunExec(t *testing.T) {
 	fsck(t, img)
 }
 
+// withCUDA has the programs find a stand-in for libcuda, and no library of NVIDIA's for cuFile.
+func (p *place) withCUDA() {
+	p.t.Helper()
+	dir := p.mkdir("cuda")
+	_, err := cuda.Build("gcc", dir)
+	require.NoError(p.t, err)
+	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LD_LIBRARY_PATH="+dir)
+}
+
 // TestRunStreamKilled: the daemon is killed while a read is on a stream of the GPU: cuFile's own error, at once, and no byte that is not the file's.
 func TestRunStreamKilled(t *testing.T) {
 	p := newPlace(t)
-	test, dir := p.installed("testcuda")[0], p.mkdir("cuda")
-	_, err := cuda.Build("gcc", dir)
-	require.NoError(t, err)
-	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_MAP=0", "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0,1",
+	test := p.installed("testcuda")[0]
+	p.withCUDA()
+	p.env = append(p.env, "LANEFS_CUFILE_MAP=0", "CUDA_VISIBLE_DEVICES=0,1",
 		"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
 	img, mnt := p.image("image", 128), p.mkdir("mnt")
 	p.ok("mount", "--gpu", "host", "-o", "vram=48M", img, mnt)
@@ -249,10 +257,9 @@ func TestRoadNames(t *testing.T) {
 // TestRunStreamCounts: of calls on a stream what they have moved counts, not what was asked for, and one that fails there is one that failed.
 func TestRunStreamCounts(t *testing.T) {
 	p := newPlace(t)
-	test, dir := p.installed("testcount")[0], p.mkdir("cuda")
-	_, err := cuda.Build("gcc", dir)
-	require.NoError(t, err)
-	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_MAP=0", "LD_LIBRARY_PATH="+dir, "CUDA_VISIBLE_DEVICES=0",
+	test := p.installed("testcount")[0]
+	p.withCUDA()
+	p.env = append(p.env, "LANEFS_CUFILE_MAP=0", "CUDA_VISIBLE_DEVICES=0",
 		"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0")
 	img, mnt := p.image("image", 64), p.mkdir("mnt")
 	p.ok("mount", "--gpu", "host", "-o", "vram=16M", img, mnt)
@@ -290,10 +297,9 @@ func TestRunBatch(t *testing.T) {
 // TestRunMapped: reads from memory that is shared with the daemon, and while it is being mapped, until the daemon is killed.
 func TestRunMapped(t *testing.T) {
 	p := newPlace(t)
-	test, dir := p.installed("testmap")[0], p.mkdir("cuda")
-	_, err := cuda.Build("gcc", dir)
-	require.NoError(t, err)
-	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_SMALL=lanes", "LD_LIBRARY_PATH="+dir)
+	test := p.installed("testmap")[0]
+	p.withCUDA()
+	p.env = append(p.env, "LANEFS_CUFILE_SMALL=lanes")
 	img, mnt, img2, mnt2 := p.image("image", 128), p.mkdir("mnt"), p.image("image2", 128), p.mkdir("mnt2")
 	p.ok("mount", "--gpu", "host", "-o", "vram=48M", img, mnt)
 	p.ok("mount", "--gpu", "host", "-o", "vram=300M", img2, mnt2)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/lanefs/lanefs/fs"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
-	"github.com/lanefs/lanefs/lab/cuda"
 )
 
 // TestRunTwoMounts: of two mounts whose files a program reads and writes at the same time, one ends. What is under way with the other goes on, the rest fails, and
@@ -37,10 +36,9 @@ func TestRunTwoMounts(t *testing.T) {
 
 func runTwoMounts(t *testing.T, end, memory, small, shared string) {
 	p := newPlace(t)
-	test, dir := p.installed("testtwo")[0], p.mkdir("cuda")
-	_, err := cuda.Build("gcc", dir)
-	require.NoError(t, err)
-	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_SMALL="+small, "LANEFS_CUFILE_MAP="+shared)
+	test := p.installed("testtwo")[0]
+	p.withCUDA()
+	p.env = append(p.env, "LANEFS_CUFILE_SMALL="+small, "LANEFS_CUFILE_MAP="+shared)
 	var img, mnt, file [2]string
 	for i := range mnt {
 		img[i], mnt[i] = p.image("image"+itoa(i), 128), p.mkdir("mnt"+itoa(i))

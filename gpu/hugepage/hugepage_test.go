@@ -1,17 +1,15 @@
 package hugepage
 
 import (
-	"bufio"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/gpu/gputest/smaps"
 	"github.com/lanefs/lanefs/gpu/memfd"
 )
 
@@ -26,19 +24,6 @@ func mapped(t *testing.T, size, off int64) []byte {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)))) })
 	return b
-}
-
-// hugeAt is how many bytes of what is mapped at b the processor reaches by huge pages.
-func hugeAt(t *testing.T, b []byte) int64 {
-	t.Helper()
-	text, err := os.ReadFile("/proc/self/smaps")
-	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(text), "\n"+strconv.FormatUint(uint64(uintptr(unsafe.Pointer(&b[0]))), 16)+"-")
-	require.True(t, found, "a mapping of its own begins there")
-	_, rest, _ = strings.Cut(rest, "ShmemPmdMapped:")
-	kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	require.NoError(t, err)
-	return kb << 10
 }
 
 // TestPopulate: whole huge pages become such, with their bytes as they were; what is before and after them is left alone.
@@ -56,7 +41,9 @@ func TestPopulate(t *testing.T) {
 		if off == 0 {
 			whole += huge
 		}
-		n := hugeAt(t, b)
+		at := smaps.At(t, uintptr(unsafe.Pointer(&b[0])))
+		require.Equal(t, uintptr(unsafe.Pointer(&b[0])), at.From, "a mapping of its own")
+		n := at.Huge(t)
 		if n == 0 {
 			t.Skip("SKIPPED: this kernel makes no huge pages of a memfd")
 		}
@@ -87,7 +74,7 @@ func TestNew(t *testing.T) {
 		require.NoError(t, err)
 		if at := uintptr(unsafe.Pointer(&b[0])); n >= least {
 			require.Zero(t, at%least, "%d bytes", n)
-			require.Contains(t, flagsAt(t, at), "hg", "%d bytes", n)
+			require.Contains(t, smaps.At(t, at).Flags(), "hg", "%d bytes", n)
 		}
 		b[0], b[n-1] = 1, 2
 		require.NoError(t, unix.MunmapPtr(unsafe.Pointer(&b[0]), uintptr(n)))
@@ -110,24 +97,4 @@ func space(t *testing.T) (n int64) {
 	_, err = fmt.Sscan(string(b), &n)
 	require.NoError(t, err)
 	return n * int64(os.Getpagesize())
-}
-
-// flagsAt is what the kernel says of the mapping at an address.
-func flagsAt(t *testing.T, addr uintptr) []string {
-	t.Helper()
-	f, err := os.Open("/proc/self/smaps")
-	require.NoError(t, err)
-	defer f.Close()
-	inside := false
-	for s := bufio.NewScanner(f); s.Scan(); {
-		var from, to uintptr
-		if n, _ := fmt.Sscanf(s.Text(), "%x-%x ", &from, &to); n == 2 {
-			inside = from <= addr && addr < to
-		}
-		if flags, ok := strings.CutPrefix(s.Text(), "VmFlags:"); ok && inside {
-			return strings.Fields(flags)
-		}
-	}
-	t.Fatalf("nothing is mapped at %#x", addr)
-	return nil
 }

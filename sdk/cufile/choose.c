@@ -85,10 +85,9 @@ static uint32_t learn(uint32_t mean, uint32_t ns)
 
 void choose_again(struct file *f)
 {
-	for (unsigned together = 0; together < 2; together++)
-		for (unsigned gpu = 0; gpu < 2; gpu++)
-			for (unsigned size = 0; size < 3; size++)
-				__atomic_store_n(&f->small[together][gpu][size].ns[BY_LANES], 0, __ATOMIC_RELAXED);
+	struct choice *all = &f->small[0][0][0];
+	for (size_t i = 0; i < sizeof f->small / sizeof *all; i++)
+		__atomic_store_n(&all[i].ns[BY_LANES], 0, __ATOMIC_RELAXED);
 }
 
 void chose(const struct chosen *c, int whole)

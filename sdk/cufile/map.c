@@ -251,7 +251,7 @@ static void pin(struct window *w, struct gpu *g)
 	lanefs_gpu_leave(g, &was);
 }
 
-/* Maps a window that is busy, and pins it for g, if that is one and the memory is the CPU's. */
+/* Maps a window that is busy, and pins it for g, if that is one and the memory is the CPU's. Then the mapper is idle. */
 static void begin(struct file *f, struct window *w, struct gpu *g)
 {
 	int rc = map(f, w), saved = errno;
@@ -269,15 +269,11 @@ static void begin(struct file *f, struct window *w, struct gpu *g)
 	pthread_mutex_unlock(&f->lock);
 	if (last)
 		end(f, w);
-	errno = saved;
-}
-
-static void mapped(void)
-{
 	pthread_mutex_lock(&lock);
 	mapper.file = NULL; /* which may end now */
 	pthread_cond_broadcast(&idle);
 	pthread_mutex_unlock(&lock);
+	errno = saved;
 }
 
 static void *map_thread(void *arg)
@@ -285,7 +281,6 @@ static void *map_thread(void *arg)
 	(void)arg;
 	prctl(PR_SET_NAME, "lanefs-map");
 	begin(mapper.file, mapper.window, mapper.gpu);
-	mapped();
 	return NULL;
 }
 
@@ -324,10 +319,8 @@ static void start(struct file *f, struct window *w, struct gpu *g)
 		pthread_sigmask(SIG_SETMASK, &were, NULL);
 		pthread_attr_destroy(&attributes);
 	}
-	if (rc) {
+	if (rc)
 		begin(f, w, g);
-		mapped();
-	}
 }
 
 /* Whether the caller may have a window of f's mapped. */
@@ -494,7 +487,7 @@ void map_note(struct move *m)
 		return;
 	pthread_mutex_lock(&f->lock);
 	struct window *w = find(f, (uint64_t)m->offset / WINDOW, 1);
-	int begins = w && !w->mapped && paid(f, w, is_pinned(m) ? m->n : TIMES * m->n);
+	int begins = w && paid(f, w, is_pinned(m) ? m->n : TIMES * m->n);
 	pthread_mutex_unlock(&f->lock);
 	if (begins)
 		start(f, w, m->target.gpu);

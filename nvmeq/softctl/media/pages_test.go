@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/lanefs/lanefs/gpu/gputest/smaps"
 	"github.com/lanefs/lanefs/gpu/hugepage"
 )
 
@@ -268,17 +269,9 @@ func TestHugePages(t *testing.T) {
 
 // hugeOf is how many bytes of a file this process maps by huge pages.
 func hugeOf(t *testing.T, path string) (bytes int64) {
-	b, err := os.ReadFile("/proc/self/smaps")
-	require.NoError(t, err)
-	ours := false
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if strings.Contains(f[0], "-") {
-			ours = strings.HasSuffix(strings.TrimSpace(line), path)
-		} else if ours && (f[0] == "ShmemPmdMapped:" || f[0] == "FilePmdMapped:") {
-			n, err := strconv.ParseInt(f[1], 10, 64)
-			require.NoError(t, err)
-			bytes += n << 10
+	for _, m := range smaps.All(t) {
+		if strings.HasSuffix(m.Path, path) {
+			bytes += m.Huge(t)
 		}
 	}
 	return bytes

@@ -41,6 +41,8 @@ class Ahead(_slots.InTurn):
         try:
             return cls(file, device, part, chunks, most)
         except RuntimeError:  # torch.OutOfMemoryError is one, and so are a thread's and the allocator's of the CPU
+            if most == 1:
+                raise
             return cls(file, device, part, chunks, 1)
 
     def close(self):

@@ -147,7 +147,7 @@ class Slots(InTurn):
         """None where the mount has no memory on the device, or no more of it, or the file is on none: the stage, or what stands for it, does it, too."""
         if file.session is None:
             return None
-        for ahead in most, max(1, most // 2):  # half where there is not enough memory
+        for ahead in dict.fromkeys((most, max(1, most // 2))):  # half where there is not enough memory
             again = True
             while again:
                 try:
