@@ -22,10 +22,12 @@ struct gpu {
 	_Atomic int gone;      /* the device was reset since */
 	_Atomic uint64_t busy; /* until this time (CLOCK_MONOTONIC, ns) small copies go as rows, for cuFile's calls: a plain one was late */
 	_Atomic uint64_t late; /* until this time kernels wait for those of others, and batches of some pieces go by copies */
-	void *copier; /* the function lanefs_gather, NULL until it is loaded; protected by the lock of stagegpu.c */
-	_Atomic(void *) putter; /* likewise lanefs_put, stored by stagegpu.c */
+	void *gather; /* the function lanefs_gather, NULL until it is loaded; protected by the lock of stagegpu.c */
+	_Atomic(void *) copier; /* likewise lanefs_copier, stored by stagegpu.c */
+	_Atomic uint64_t copier_from; /* until this time lanefs_copier is not launched, for cuFile's calls: it was no good */
+	_Atomic unsigned copier_pauses; /* how often in a row */
 	_Atomic int no_kernel; /* no image of them is for this device */
-	_Atomic int no_putter; /* it was tried */
+	_Atomic int no_copier; /* it was tried */
 	char apart[64]; /* what is above is read by all threads, what is below is written by all */
 	_Atomic unsigned copying; /* small copies of cuFile's calls that are under way */
 	char apart_too[60];

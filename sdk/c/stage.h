@@ -183,8 +183,8 @@ HIDDEN int lanefs_stage_fits(struct part *p, const struct target *t);
 /* Makes the stream tell when it gets here, and then wait for the word to become ticket. */
 HIDDEN int lanefs_stage_gate(struct lanefs_stage *st, struct part *p, const struct target *t, void (*reached)(void *));
 
-/* The function lanefs_put for a GPU that is entered, or NULL. It is loaded by the first that asks. */
-HIDDEN void *lanefs_gpu_putter(struct gpu *g);
+/* The function lanefs_copier for a GPU that is entered, or NULL. It is loaded by the first that asks. */
+HIDDEN void *lanefs_gpu_copier(struct gpu *g);
 
 /* Registers the stage with the GPU, once. */
 HIDDEN int lanefs_stage_known(struct lanefs_stage *st, struct gpu *g);

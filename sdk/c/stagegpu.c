@@ -251,26 +251,26 @@ static int load(struct gpu *g)
 		lanefs_image_gfx9_4_generic, lanefs_image_gfx11_generic, lanefs_image_gfx12_generic, lanefs_image_host, NULL};
 	int rc = 0;
 	pthread_mutex_lock(&lock);
-	for (const char *const *image = g->hip ? hip : cuda; !g->copier && *image; image++) {
+	for (const char *const *image = g->hip ? hip : cuda; !g->gather && *image; image++) {
 		void *module;
 		if ((rc = CALL(g, "ModuleLoadData", (void **, const void *), &module, *image)) == 0)
-			rc = CALL(g, "ModuleGetFunction", (void **, void *, const char *), &g->copier, module, "lanefs_gather");
-		void *putter = NULL;
-		if (rc == 0 && !g->hip && CALL(g, "ModuleGetFunction", (void **, void *, const char *), &putter, module, "lanefs_put") == 0)
-			g->putter = putter;
+			rc = CALL(g, "ModuleGetFunction", (void **, void *, const char *), &g->gather, module, "lanefs_gather");
+		void *copier = NULL;
+		if (rc == 0 && !g->hip && CALL(g, "ModuleGetFunction", (void **, void *, const char *), &copier, module, "lanefs_copier") == 0)
+			g->copier = copier;
 	}
-	rc = g->copier ? 0 : rc;
+	rc = g->gather ? 0 : rc;
 	if (rc && rc != OUT_OF_MEMORY)
 		g->no_kernel = 1;
 	pthread_mutex_unlock(&lock);
 	return rc ? lanefs_gpu_bad(g, "ModuleLoadData", rc) : 0;
 }
 
-void *lanefs_gpu_putter(struct gpu *g)
+void *lanefs_gpu_copier(struct gpu *g)
 {
-	if (!g->putter && !g->hip && !g->no_kernel && !atomic_exchange(&g->no_putter, 1))
+	if (!g->copier && !g->hip && !g->no_kernel && !atomic_exchange(&g->no_copier, 1))
 		load(g);
-	return g->putter;
+	return g->copier;
 }
 
 /* Notes how long a part's kernel took. */
@@ -409,7 +409,7 @@ static int launch(struct lanefs_stage *st, struct part *p, const struct target *
 		args[i] = i == 0 ? &table : i == 1 ? &n : &none;
 	const char *what = g->hip ? "ModuleLaunchKernel" : "LaunchKernel";
 	int rc = CALL(g, what, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
-		g->copier, BLOCKS, 1, 1, THREADS, 1, 1, 0, t->stream, args, NULL);
+		g->gather, BLOCKS, 1, 1, THREADS, 1, 1, 0, t->stream, args, NULL);
 	if (rc)
 		return lanefs_gpu_bad(g, what, rc);
 	st->kernel += p->n - first;

@@ -6,7 +6,7 @@
  *   file.c buffer.c        handles and registered memory          batch.c stream.c   many at a time, in a stream's order
  *   move.c choose.c many.c  chooses the road of a call, of many that go together
  *   lane.c map.c           LaneFS's: a stage, memory that is shared  next.c plain.c   the next library's, pread and pwrite
- *   device.c               where a pointer points                 count.c stats.c    what happened
+ *   device.c copier.c      where a pointer points, copies there   count.c stats.c    what happened
  *
  * What moves bytes returns how many, or -1 with errno (of the file system), or a negative CUfileOpError.
  */
@@ -129,6 +129,8 @@ enum use { TO_READ, TO_WRITE, UNASKED };
 HIDDEN int memory_at(const void *p, size_t n, enum use use, struct target *t);
 /* What a call gives whose ordinary memory is not there, or may not be used so. */
 HIDDEN int memory_none(const struct target *t);
+/* Whether a kernel may write to all of the memory that was asked for. */
+static inline int kernels_may(const struct target *t) { return t->device && t->whole && t->kernels; }
 /* Whether the thread used p's allocation last and a copy to there may be tried, TO_KNOWN, which the driver refuses if p is nothing of a GPU's by now. */
 HIDDEN int memory_known(const void *p, size_t n, struct target *t);
 
@@ -157,7 +159,6 @@ struct pinned {
 enum copy_kind {
 	COPY_ANY,
 	TO_DEVICE,
-	TO_ASKED,             /* the same, and all of it is one allocation, as the driver has just said: a kernel may write there, which must not write to anything else */
 	TO_KNOWN,             /* the same, and the driver is to refuse what is no device memory: never as rows, never by a kernel */
 	FROM_DEVICE,
 	IN_DEVICE             /* the other memory of those above is the CPU's, pinned */
@@ -169,12 +170,30 @@ struct copying {
 	uint64_t begun;       /* ns, of one that waits for the process's turn on the GPU; else 0 */
 	const struct pinned *told; /* whose word tells its end; NULL: none */
 	int counted;          /* in gpu->copying */
+	struct copier *copier; /* the kernel that copies; NULL: the driver does. If it has not what is below is copied by the driver after all */
+	enum copy_kind kind;
+	void *to;
+	const void *from;
+	size_t n;
 };
-/* from is in p's memory; NULL: it is not such memory. */
-HIDDEN int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n, struct pinned *p);
+/*
+ * p: from is in its memory; NULL: it is not such memory. kernel: where a kernel finds from; 0: no kernel may copy. One that writes to what is no memory ends the program's context, where a copy of the
+ * driver's is refused: so only if the driver has just said that all of the other memory is one allocation, where kernels may write (kernels_may).
+ */
+HIDDEN int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n, struct pinned *p, uint64_t kernel);
 HIDDEN int copy_end(const struct copying *c);
 HIDDEN int copy_on(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n); /* one for which the caller waits by stream_wait */
 HIDDEN int copy_now(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n);
+
+/*
+ * A kernel that stays for the thread's small copies to a GPU, which is entered. copier_begin counts the copy, and may have one launched for those to come. NULL: this copy is not for it; from as kernel
+ * above. copier_end: the driver's error; -1: the piece has not been copied, and will not be.
+ */
+struct copier;
+HIDDEN struct copier *copier_begin(struct gpu *g, void *to, uint64_t from, size_t n);
+HIDDEN int copier_end(struct copier *c);
+HIDDEN void copier_ended(void); /* a copy of the thread's has, whatever made it */
+HIDDEN int copier_there(struct gpu *g); /* whether there is one now */
 
 /* ---- Roads ---- */
 

@@ -65,7 +65,7 @@ int memory_known(const void *p, size_t n, struct target *t)
 {
 	uint64_t at = (uint64_t)(uintptr_t)p;
 	const struct last *l = &last[newest];
-	if (n == 0 || (at ^ (at + n - 1)) >= PAGE || !known(l, at) || !l->t.device || !lanefs_gpu_is(l->t.gpu))
+	if (n == 0 || (at ^ (at + n - 1)) >= PAGE || !known(l, at) || !l->t.device || !lanefs_gpu_is(l->t.gpu) || copier_there(l->t.gpu))
 		return 0;
 	if (now_ns() < atomic_load_explicit(&l->t.gpu->busy, memory_order_relaxed)) /* then copies go as rows */
 		return 0;
@@ -152,42 +152,17 @@ enum { LATE = 500 * 1000, LATE_ONES = 3, ROWS_FOR = 1000 * 1000 * 1000 }; /* ns 
 static _Thread_local unsigned late_ones; /* in a row */
 
 /*
- * Small copies of reads, from memory that the library has pinned. What one takes depends on how many are under way (an H100, us, 16 and 64 KiB):
- *
- *   alone           a copy, whose end the GPU tells by a number in memory: 7.8; the driver asked for it: 9.7. No gain from 24 KiB on, where the copy
- *                   engine does it, nor below 4 KiB
- *   eight threads   a kernel that copies and tells its end: 16 and 24; a copy, the driver asked: 20 and 44; a copy and a number: 25 and 52
- *
- * A kernel that writes to what is no memory ends the program's context, where a copy is refused: TO_ASKED only. It waits for the process's turn on the GPU, as
- * small plain copies do, so it is not used while another process keeps that busy. LANEFS_CUFILE_VALUE=0 and LANEFS_CUFILE_KERNEL=0 leave out one or
- * the other, LANEFS_CUFILE_KERNEL=N uses the kernel from N other copies on.
+ * Small copies of reads that follow one another go by a kernel that stays (copier.c). Of others, from memory that the library has pinned, the GPU tells the end by a number in memory where
+ * that is quicker than to ask the driver: of a lone copy (an H100, 16 KiB: 7.8 us, not 9.7; no gain from 24 KiB on, where the copy engine does it, nor below 4 KiB, nor of several at
+ * once). LANEFS_CUFILE_VALUE=0 does without.
  */
-enum { VALUE_FROM = 4 << 10, VALUE_TO = 24 << 10, PUT_ABOVE = 4 << 10, PUT_TO = SMALL, PUT_THREADS = 256, QUAD = 16 };
-static unsigned put_others = 2, with_value = 1;
+enum { VALUE_FROM = 4 << 10, VALUE_TO = 24 << 10 };
+static unsigned with_value = 1;
 
 __attribute__((constructor)) static void begin_device(void)
 {
-	const char *v = getenv("LANEFS_CUFILE_VALUE"), *k = getenv("LANEFS_CUFILE_KERNEL");
+	const char *v = getenv("LANEFS_CUFILE_VALUE");
 	with_value = !v || strcmp(v, "0") != 0;
-	if (k && *k)
-		put_others = (unsigned)strtoul(k, NULL, 10);
-}
-
-/* Begins a copy by the kernel. 0: it is on the stream. */
-static int put(struct copying *c, void *to, const void *from, size_t n, struct pinned *p)
-{
-	void *f = lanefs_gpu_putter(c->gpu);
-	if (!f)
-		return -1;
-	uint64_t dst = (uint64_t)(uintptr_t)to, src = p->device + (uint64_t)((const char *)from - p->host), quads = n / QUAD, number = p->number + 1;
-	void *args[] = {&dst, &src, &quads, &p->word_device, &number};
-	int rc = CALL(c->gpu, "LaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
-		f, 1, 1, 1, PUT_THREADS, 1, 1, 0, c->stream, args, NULL);
-	if (rc)
-		return rc;
-	p->number++;
-	c->told = p;
-	return 0;
 }
 
 /* Has the stream tell when it gets here. If it does not, the driver is asked. */
@@ -211,11 +186,6 @@ static int to_device(struct copying *c, enum copy_kind kind, void *to, const voi
 		others = atomic_fetch_add_explicit(&g->copying, 1, memory_order_relaxed);
 		c->counted = 1;
 	}
-	if (c->counted && kind == TO_ASKED && !busy && put_others && others >= put_others && n > PUT_ABOVE && n <= PUT_TO && (((uintptr_t)to | n) & (QUAD - 1)) == 0 &&
-	    put(c, to, from, n, p) == 0) {
-		c->begun = now;
-		return 0;
-	}
 	if (n < GPU_SMALL) {
 		c->begun = now;
 		int rc = kind != TO_KNOWN && busy ? lanefs_gpu_copy_small(g, to, GPU_DEVICE, from, GPU_HOST, n, c->stream) : -1;
@@ -236,24 +206,34 @@ static void count_end(const struct copying *c)
 		atomic_fetch_sub_explicit(&c->gpu->copying, 1, memory_order_relaxed);
 }
 
-/* CUDA's calls for known kinds of memory are quicker than the one that finds out, and refuse memory that is of another kind by now. */
-int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n, struct pinned *p)
+/* Begins a copy of the driver's. CUDA's calls for known kinds of memory are quicker than the one that finds out, and refuse memory that is of another kind by now. */
+static int begin(struct copying *c, enum copy_kind kind, void *to, const void *from, size_t n, struct pinned *p)
 {
-	*c = (struct copying){.gpu = g, .stream = stream};
+	struct gpu *g = c->gpu;
+	if (g->hip)
+		return CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, c->stream);
+	switch (kind) {
+	case TO_DEVICE:
+	case TO_KNOWN:
+		return to_device(c, kind, to, from, n, p);
+	case FROM_DEVICE:
+		return CALL(g, "MemcpyDtoHAsync_v2", (void *, const void *, size_t, void *), to, from, n, c->stream);
+	case IN_DEVICE:
+		return CALL(g, "MemcpyDtoDAsync_v2", (void *, const void *, size_t, void *), to, from, n, c->stream);
+	default:
+		return CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, c->stream);
+	}
+}
+
+int copy_begin(struct copying *c, struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n, struct pinned *p, uint64_t kernel)
+{
+	*c = (struct copying){.gpu = g, .stream = stream, .kind = kind, .to = to, .from = from, .n = n};
 	int rc = lanefs_gpu_enter(g, &c->was);
 	if (rc)
 		return rc;
-	if (g->hip)
-		rc = CALL(g, "MemcpyAsync", (void *, const void *, size_t, int, void *), to, from, n, COPY_DEFAULT, stream);
-	else if (kind == TO_DEVICE || kind == TO_ASKED || kind == TO_KNOWN)
-		rc = to_device(c, kind, to, from, n, p);
-	else if (kind == FROM_DEVICE)
-		rc = CALL(g, "MemcpyDtoHAsync_v2", (void *, const void *, size_t, void *), to, from, n, stream);
-	else if (kind == IN_DEVICE)
-		rc = CALL(g, "MemcpyDtoDAsync_v2", (void *, const void *, size_t, void *), to, from, n, stream);
-	else
-		rc = CALL(g, "MemcpyAsync", (void *, const void *, size_t, void *), to, from, n, stream);
-	if (rc) {
+	if ((kernel || kind == TO_KNOWN) && (c->copier = copier_begin(g, to, kernel, n)))
+		return 0;
+	if ((rc = begin(c, kind, to, from, n, p))) {
 		count_end(c);
 		lanefs_gpu_leave(g, &c->was);
 	}
@@ -296,18 +276,26 @@ static int told(const struct copying *c)
 
 int copy_end(const struct copying *c)
 {
-	int rc = c->told && told(c) ? 0 : CALL(c->gpu, "StreamSynchronize", (void *), c->stream);
+	int rc;
+	if (c->copier) {
+		rc = copier_end(c->copier);
+		if (rc == -1)
+			rc = copy_now(c->gpu, c->stream, c->kind, c->to, c->from, c->n);
+	} else {
+		rc = c->told && told(c) ? 0 : CALL(c->gpu, "StreamSynchronize", (void *), c->stream);
+	}
 	if (c->begun)
 		ended(c->gpu, c->begun, now_ns());
 	count_end(c);
 	lanefs_gpu_leave(c->gpu, &c->was);
+	copier_ended();
 	return rc;
 }
 
 int copy_on(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n)
 {
 	struct copying c;
-	int rc = copy_begin(&c, g, stream, kind, to, from, n, NULL);
+	int rc = copy_begin(&c, g, stream, kind, to, from, n, NULL, 0);
 	if (!rc)
 		lanefs_gpu_leave(g, &c.was);
 	return rc;
@@ -316,6 +304,6 @@ int copy_on(struct gpu *g, void *stream, enum copy_kind kind, void *to, const vo
 int copy_now(struct gpu *g, void *stream, enum copy_kind kind, void *to, const void *from, size_t n)
 {
 	struct copying c;
-	int rc = copy_begin(&c, g, stream, kind, to, from, n, NULL);
+	int rc = copy_begin(&c, g, stream, kind, to, from, n, NULL, 0);
 	return rc ? rc : copy_end(&c);
 }

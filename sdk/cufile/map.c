@@ -26,7 +26,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { WINDOW = 64 << 20, CALL = 4 << 20, SMALL_CALL = 128 << 10, PRICE = 2 * WINDOW, DEAREST = 10, READ_ONLY = 8, UNUSED = 5000000 /* µs */, REFUSED = UNUSED };
+enum { WINDOW = 64 << 20, CALL = 4 << 20, SMALL_CALL = 128 << 10, PRICE = 2 * WINDOW, DEAREST = 10, DEVICE_MAPPED = 2, READ_ONLY = 8, UNUSED = 5000000 /* µs */, REFUSED = UNUSED };
 
 struct window {
 	struct window *next;
@@ -41,6 +41,7 @@ struct window {
 	char *at;
 	struct gpu *gpu;            /* whose memory it is; NULL: the CPU's */
 	struct gpu *pinned;         /* likewise of the CPU's, with whom it is pinned */
+	uint64_t device;            /* at, for a kernel of its, if it is pinned; 0: none may read there */
 	uint64_t refused;           /* when it could not be; 0: it was not tried */
 };
 
@@ -244,10 +245,13 @@ static void pin(struct window *w, struct gpu *g)
 		w->pinned = NULL;
 	if (w->pinned || (w->refused && now_us() - w->refused < REFUSED) || lanefs_gpu_enter(g, &was))
 		return;
-	if (CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), w->b.mapped, w->b.memory, READ_ONLY) == 0)
+	if (CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), w->b.mapped, w->b.memory, READ_ONLY | DEVICE_MAPPED) == 0) {
 		w->pinned = g;
-	else
+		if (g->hip || CALL(g, "MemHostGetDevicePointer_v2", (uint64_t *, void *, unsigned), &w->device, w->at, 0))
+			w->device = 0;
+	} else {
 		w->refused = now_us();
+	}
 	lanefs_gpu_leave(g, &was);
 }
 
@@ -361,7 +365,9 @@ static int copy(struct file *f, struct window *w, struct move *m, char *to, uint
 	if (!s)
 		return -1;
 	struct copying c;
-	int rc = copy_begin(&c, g, s->stream, kind(f, w, m), to, w->at + from, n, NULL), lost = 0;
+	enum copy_kind k = kind(f, w, m);
+	uint64_t at = k == IN_DEVICE ? (uint64_t)(uintptr_t)w->at : k == TO_DEVICE ? w->device : 0;
+	int rc = copy_begin(&c, g, s->stream, k, to, w->at + from, n, NULL, at && kernels_may(&m->target) ? at + from : 0), lost = 0;
 	if (!rc) {
 		lost = mount_gone(f->mount); /* takes longer than all else that the CPU does here, so it is asked while the GPU copies */
 		rc = copy_end(&c);

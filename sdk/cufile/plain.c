@@ -75,6 +75,7 @@ static struct bounce *new_bounce(struct gpu *g, size_t size)
 		free(b);
 		return NULL;
 	}
+	madvise(b->data, size + ALIGNED, MADV_DONTFORK); /* the GPU has these pages: they must stay this process's */
 	struct was was;
 	if (lanefs_gpu_enter(g, &was) == 0) { /* copies work without, slower */
 		int rc = CALL(g, g->hip ? "HostRegister" : "MemHostRegister_v2", (void *, size_t, unsigned), b->data, size + ALIGNED, PORTABLE_MAPPED);
@@ -215,8 +216,8 @@ static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t
 {
 	struct copying c;
 	const struct target *t = &m->target;
-	enum copy_kind kind = m->known ? TO_KNOWN : t->device && t->whole && t->kernels ? TO_ASKED : t->device ? TO_DEVICE : COPY_ANY;
-	if (copy_begin(&c, b->gpu, b->stream, kind, to, b->data, n, b->pinned.device ? &b->pinned : NULL))
+	enum copy_kind kind = m->known ? TO_KNOWN : t->device ? TO_DEVICE : COPY_ANY;
+	if (copy_begin(&c, b->gpu, b->stream, kind, to, b->data, n, b->pinned.device ? &b->pinned : NULL, !m->known && kernels_may(t) ? b->pinned.device : 0))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	int code = void_read(m);
 	if (!code && m->road == ROAD_CACHE)

@@ -14,6 +14,8 @@
  *
  * fake_cuda_calls(name) is how often a function was called since fake_cuda_calls(NULL). fake_cuda_slow(us) has the next wait for a stream take that long, fake_cuda_late(us) each
  * kernel, as events tell, and the wait for its stream. fake_cuda_hold(stream, n) has a stream do n more things and then wait, or go on if n is UINT64_MAX.
+ * fake_cuda_copier(does, ms) says what lanefs_copier does, and how long it waits for a piece: 0 copies; 1 does not begin; 2 leaves at once, and its launch waits for that; 3 says that it was away; 4 leaves when there
+ * is a piece; 5 does nothing about it.
  * fake_cuda_fail(name, code) has the next call of a function fail, fake_cuda_on(name, f) has it call f first. fake_cuda_lose() loses the current context, as a kernel's illegal address does:
  * what is on its streams is dropped, functions of the host are not called, and every call that needs it fails. cuDevicePrimaryCtxReset_v2 does to a device's context what the real one does (an
  * H200, driver 580): what is in it is no more, the handle is as before, calls fail with 709 until the context is retained again, and then of its events with 201, of its functions with 400. A call
@@ -21,6 +23,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -108,6 +111,8 @@ struct op { struct op *next; void *to; const void *from; size_t n; int fill, val
 	struct after { struct stream *on; uint64_t n; } *after; int afters; /* so many of what is on other streams come first */ };
 struct stream { struct stream *next; struct context *c; struct op *first, **end; int blocking, threaded, busy, gone, reset; uint64_t n, did; /* that were put on it, that are done */
 	int held; uint64_t most; /* held: it does no more than so many */
+	_Atomic int wanted; /* somebody waits for what its thread does */
+	int copies; /* its thread is lanefs_copier */
 	uint64_t thread; /* whose own it is */
 	struct capture { int state, mode; uint64_t thread, nodes; } capture; /* state: of CUstreamCaptureStatus; thread: that began it; nodes: that were put on the stream since */
 	double ms; /* that its kernels have taken */ };
@@ -692,10 +697,13 @@ static void end(struct stream *s, struct op *o) {
 /* Does the first n of all that was ever put on a stream, or waits for its thread to. The caller holds the lock. */
 static void run_to(struct stream *s, uint64_t n) {
 	while (s->did < n)
-		if (s->threaded || s->busy)
+		if (s->threaded || s->busy) {
+			s->wanted = 1;
 			pthread_cond_wait(&moved, &lock);
-		else
+		} else {
 			end(s, begin(s));
+		}
+	s->wanted = 0;
 }
 
 /* The thread of a stream. What it calls and waits for is not under the lock. */
@@ -904,14 +912,14 @@ API int cuCtxSynchronize(void) {
 }
 
 /* What tells its end happens at once, since nobody else looks, but if the next wait is to take long. */
-static int put_told(struct stream *on, struct op o, int launch) {
-	int rc = put(on, o, launch);
+static int put_told(struct stream *on, struct op o) {
+	int rc = put(on, o, 0);
 	return rc || slow ? rc : await(on);
 }
 
 API int cuStreamWriteValue32_v2(struct stream *s, uint32_t *word, uint32_t value, unsigned flags) {
 	COUNT();
-	return word && !flags ? put_told(s, (struct op){.tell = word, .number = value}, 0) : INVALID;
+	return word && !flags ? put_told(s, (struct op){.tell = word, .number = value}) : INVALID;
 }
 
 static int within(const void *p, size_t n) {
@@ -1030,6 +1038,8 @@ static void reset(struct stream *s, void *arg) {
 	s->reset = s->gone = 1;
 	while (s->first && !s->busy)
 		end(s, begin(s));
+	while (s->copies)
+		pthread_cond_wait(&moved, &lock);
 }
 
 API int cuDevicePrimaryCtxReset_v2(int device) {
@@ -1177,12 +1187,12 @@ API int cuEventDestroy_v2(struct event *e) {
 	return OK;
 }
 
-/* ---- the kernels: lanefs_gather's arguments are a table of pieces and how many, lanefs_put's where to, where from, how many 16 bytes, and a word and its number ---- */
+/* ---- the kernels: lanefs_gather's arguments are a table of pieces and how many, lanefs_copier's a seat, numbers, and times, of which it takes no notice ---- */
 
 /* A function of a context: one that was reset has it no more. */
 static struct function { char which; struct context *c; uint64_t id; } functions[256];
 static int n_functions;
-enum { GATHER = 1, PUTTER = 2 };
+enum { GATHER = 1, COPIER = 2 };
 
 API int cuModuleLoadData(void **m, const void *image) {
 	COUNT();
@@ -1196,7 +1206,7 @@ API int cuModuleGetFunction(void **f, void *m, const char *name) {
 	COUNT();
 	(void)m;
 	NEED();
-	char which = strcmp(name, "lanefs_gather") == 0 ? GATHER : strcmp(name, "lanefs_put") == 0 ? PUTTER : 0;
+	char which = strcmp(name, "lanefs_gather") == 0 ? GATHER : strcmp(name, "lanefs_copier") == 0 ? COPIER : 0;
 	if (!which)
 		return NOT_FOUND;
 	pthread_mutex_lock(&lock);
@@ -1207,23 +1217,107 @@ API int cuModuleGetFunction(void **f, void *m, const char *name) {
 	return OK;
 }
 
+/* As kernels/copier.h has it. */
+struct seat {
+	_Atomic uint64_t to, what, unused[6];
+	_Atomic uint32_t done, here, leaving, left, away;
+};
+struct copier { struct seat *seat; uint32_t launch, number; struct stream *s; };
+
+static _Atomic int copier_does;
+static _Atomic unsigned copier_ms = 1000;
+enum { COPIES = 0, NOT_YET = 1, AT_ONCE = 2, AWAY = 3, REFUSES = 4, HANGS = 5 };
+
+API void fake_cuda_copier(int does, unsigned ms) {
+	copier_does = does;
+	copier_ms = ms;
+}
+
 /* What a GPU would not survive ends the test. */
-static int put_launch(struct stream *s, void **args) {
+static void copier_copy(struct copier *k, uint64_t to, uint64_t what) {
+	enum { ADDRESS = 44, QUADS = 12, QUAD = 16 };
+	const uint64_t mask = (1ull << ADDRESS) - 1;
+	char *at = (char *)(uintptr_t)((to & mask) * QUAD), *from = (char *)(uintptr_t)((what & mask) * QUAD);
+	size_t n = ((what >> ADDRESS & ((1 << QUADS) - 1)) + 1) * QUAD;
+	pthread_mutex_lock(&lock);
+	struct alloc *a = find(at), *b = find(from);
+	if (!a || a->host || n > (size_t)(a->at + a->n - at) || a->c != k->s->c) {
+		fprintf(stderr, "lanefs_copier writes to what is no memory of the context\n");
+		abort();
+	}
+	if (!b || n > (size_t)(b->at + b->n - from) || (!b->host && b->c != k->s->c)) {
+		fprintf(stderr, "lanefs_copier reads what it does not reach\n");
+		abort();
+	}
+	memcpy(at, from, n);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Copies pieces until nothing has come for a while, or somebody waits for its stream. */
+static void copier_run(void *arg) {
+	enum { ADDRESS = 44, LOW = 56, POLL = 20 /* us */, YIELDS = 100 * POLL, TICKS = 5000000 };
+	struct copier *k = arg;
+	struct seat *seat = k->seat;
+	pthread_mutex_lock(&lock);
+	k->s->copies = 1;
+	pthread_mutex_unlock(&lock);
+	while (seat->here != k->launch && copier_does == NOT_YET && !k->s->wanted && !k->s->c->lost && !k->s->reset)
+		usleep(POLL);
+	seat->here = k->launch;
+	seat->away = copier_does == AWAY ? TICKS : 0;
+	uint64_t idle = 0, most = copier_does == AT_ONCE ? 0 : 1000ull * copier_ms;
+	while (!k->s->c->lost && !k->s->reset) {
+		uint64_t what = atomic_load(&seat->what), to = atomic_load(&seat->to);
+		uint32_t n = (uint32_t)(to >> ADDRESS);
+		if (n != k->number && (uint8_t)n == what >> LOW && copier_does != HANGS) {
+			if (copier_does == REFUSES)
+				break;
+			copier_copy(k, to, what);
+			k->number = n;
+			seat->done = n;
+			idle = 0;
+			continue;
+		}
+		if (idle >= most || k->s->wanted) {
+			if (seat->leaving == k->launch)
+				break;
+			seat->leaving = k->launch;
+			continue;
+		}
+		if (idle < YIELDS)
+			sched_yield();
+		else
+			usleep(POLL);
+		idle += POLL;
+	}
+	if (!k->s->c->lost && !k->s->reset)
+		seat->leaving = seat->left = k->launch;
+	pthread_mutex_lock(&lock);
+	k->s->copies = 0;
+	pthread_cond_broadcast(&moved);
+	pthread_mutex_unlock(&lock);
+	free(k);
+}
+
+static int copier_launch(struct stream *on, void **args) {
 	uint64_t v[5];
 	for (int i = 0; i < 5; i++)
 		v[i] = *(uint64_t *)args[i];
-	if ((v[0] | v[1]) % 16 || !is_device((void *)(uintptr_t)v[0], v[2] * 16) || !within((void *)(uintptr_t)v[1], v[2] * 16)) {
-		fprintf(stderr, "lanefs_put writes to what is not there\n");
-		abort();
-	}
+	struct copier *k = malloc(sizeof *k);
 	pthread_mutex_lock(&lock);
-	int foreign = find((void *)(uintptr_t)v[0])->c != now();
+	*k = (struct copier){(struct seat *)(uintptr_t)v[0], (uint32_t)v[1], (uint32_t)v[2], stream_of(on)};
 	pthread_mutex_unlock(&lock);
-	if (foreign) {
-		fprintf(stderr, "lanefs_put writes to memory of another context\n");
-		abort();
-	}
-	return put_told(s, (struct op){.to = (void *)(uintptr_t)v[0], .from = (void *)(uintptr_t)v[1], .n = v[2] * 16, .tell = (uint32_t *)(uintptr_t)v[3], .number = (uint32_t)v[4]}, 1);
+	/* It is there at once, however long its thread takes to begin. */
+	while (k->s && copier_does != NOT_YET && k->seat->leaving != k->seat->left && !k->s->c->lost)
+		sched_yield();
+	if (k->s && copier_does != NOT_YET)
+		k->seat->here = k->launch;
+	int rc = put(on, (struct op){.f = copier_run, .arg = k}, 1);
+	if (rc)
+		free(k);
+	else if (copier_does == AT_ONCE) /* the launch waits for it */
+		rc = await(on);
+	return rc;
 }
 
 /* That a kernel's pieces are of its context, or the CPU's: a GPU would not survive others. */
@@ -1253,7 +1347,7 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 		return INVALID_HANDLE;
 	if (g->which == GATHER)
 		reachable(s, *(void **)args[0], *(uint64_t *)args[1]);
-	int rc = g->which == PUTTER ? put_launch(s, args) : put(s, (struct op){.pieces = *(void **)args[0], .count = *(uint64_t *)args[1]}, 1);
+	int rc = g->which == COPIER ? copier_launch(s, args) : put(s, (struct op){.pieces = *(void **)args[0], .count = *(uint64_t *)args[1]}, 1);
 	pthread_mutex_lock(&lock);
 	if (!rc && late) {
 		stream_of(s)->ms += late / 1e3;

@@ -161,7 +161,7 @@ func TestReset(t *testing.T) {
 	for _, c := range [][]string{
 		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=0"},
 		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=now", "LANEFS_COPIES=kernel"},
-		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_KERNEL=1"},
+		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_COPIER=now"},
 	} {
 		cmd := exec.Command(test, file, other)
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0",
@@ -181,7 +181,6 @@ func TestCUDA(t *testing.T) {
 	for _, c := range [][]string{ // how small reads go, how batches are copied, who runs them
 		{"LANEFS_CUFILE_SMALL=lanes"},
 		{"LANEFS_CUFILE_SMALL=cache"},
-		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_KERNEL=0"},
 		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_VALUE=0"},
 		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_COPIES=kernel"},
 		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_COPIES=calls"},
@@ -192,7 +191,28 @@ func TestCUDA(t *testing.T) {
 		if strings.Contains(strings.Join(c, " "), "LANEFS_COPIES") {
 			cmd.Args = append(cmd.Args, "many")
 		}
-		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_MAP=0", "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0,1",
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_COPIER=0", "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0,1",
+			"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
+		cmd.Env = append(cmd.Env, c...)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s, %s", c, out)
+		require.Equal(t, "ok\n", string(out))
+	}
+}
+
+// TestCopier: small reads by a kernel that stays on the GPU, of the page cache's bytes and of shared memory.
+func TestCopier(t *testing.T) {
+	test, dir := besideCUDA(t, "testcopier", "-pthread")
+	m := sharetest.New(t, 128*mib, 64*mib)
+	file, _ := files(t, m)
+	for _, c := range [][]string{
+		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_COPIER=now"},
+		{"LANEFS_CUFILE_SMALL=lanes", "LANEFS_CUFILE_MAP=now", "LANEFS_CUFILE_COPIER=now"},
+		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_MAP=0"},
+		{"LANEFS_CUFILE_SMALL=cache", "LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_COPIER=0"},
+	} {
+		cmd := exec.Command(test, file)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "LANEFS_REAL_CUFILE=", "CUDA_VISIBLE_DEVICES=0,1",
 			"LANEFS_FAKE_CUDA=GPU-11111111-2222-3333-4444-555555555555@0000:01:00.0,GPU-66666666-2222-3333-4444-555555555555@0000:c1:00.0")
 		cmd.Env = append(cmd.Env, c...)
 		out, err := cmd.CombinedOutput()

@@ -1,0 +1,266 @@
+/*
+ * Small copies to and within a GPU by a kernel that stays (kernels/copier.h): the CPU writes down where to, where from and how much, the GPU finds it, copies, and says
+ * so, and no call of the driver is made for any of it. Such calls take longer than the copy, and threads wait for one another in them.
+ *
+ * A kernel that stays is in the way of who waits for all of the GPU's work, and takes room that other kernels may need. So there is one only while a thread does nothing but
+ * read: it is launched when DENSE copies followed one another, each after NEAR at most; it leaves when none has come for IDLE, and after LIFE in any case. Until it is there,
+ * and while it is not, copies go the other ways (device.c). So they do for PAUSE and longer where one was no good: other work fills the GPU, another process takes
+ * turns with this one on it, launches are waited for (CUDA_LAUNCH_BLOCKING).
+ *
+ * Nothing is copied late. The kernel says that it has left when it has looked for the last time; then the copy that it did not take is the caller's to make, and a later launch
+ * is told not to take it. LANEFS_CUFILE_COPIER=0 does without, =now has one launched by the first copy, and waits for it longer before the driver is asked: for tests.
+ */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { DENSE = 16, THREADS = 256, QUAD = 16, PAGE = 4096, PORTABLE_MAPPED = 3 };
+enum { NEAR = 8 * 1000, IDLE = 10 * 1000, LIFE = 200 * 1000, HERE = 50 * 1000, AWAY = 200 * 1000, SOON = 100 * 1000 }; /* ns */
+enum { PER_BYTE = 8 /* bytes a ns: pread of a large piece takes so much longer */, USELESS = 4 /* launches in a row of which nothing came */, DOUBLED = 6 };
+static const uint64_t PAUSE = 1000 * 1000 * 1000; /* ns; each time twice as long, DOUBLED times */
+
+/* What the kernel and this library share: copier_seat. The numbers of pieces are never 0. */
+enum { ADDRESS = 44, QUADS = 12, ALL = 48, NUMBERS = 1 << 20 };
+struct seat {
+	_Atomic uint64_t to, what, unused[6];
+	_Atomic uint32_t done, here, leaving, left, away, unused_too[11];
+};
+_Static_assert(sizeof(struct seat) == 128, "the kernel lays it out, too");
+
+/* A thread's. */
+struct copier {
+	struct copier *next;
+	struct gpu *gpu;
+	void *stream;
+	struct seat *seat;
+	uint64_t device;          /* the seat, for the GPU */
+	uint32_t launch, number;  /* the last ones; 0: none */
+	unsigned copies, useless; /* copies: of the last launch */
+	uint64_t launched;        /* when */
+};
+
+PROCESS_LOCK(lock);
+static struct copier *idle;              /* protected by lock */
+static _Thread_local struct copier *own;
+static _Thread_local unsigned dense;     /* copies that followed one another, about so */
+static _Thread_local uint64_t ended;     /* when the last one did */
+static pthread_key_t at_end;             /* has own, too, for the end of the thread */
+static int off, at_once;
+
+static void child(void)
+{
+	idle = own = NULL;
+	pthread_setspecific(at_end, NULL);
+}
+
+IN_CHILD(child);
+
+static void put_back(struct copier *c)
+{
+	pthread_mutex_lock(&lock);
+	c->next = idle;
+	idle = c;
+	pthread_mutex_unlock(&lock);
+}
+
+/* What a thread had is the next one's: to end it would call the GPU's library, which may have gone before the thread. */
+static void thread_ended(void *c)
+{
+	own = NULL;
+	put_back(c);
+}
+
+__attribute__((constructor)) static void begin_copier(void)
+{
+	const char *e = getenv("LANEFS_CUFILE_COPIER");
+	off = pthread_key_create(&at_end, thread_ended) || (e && strcmp(e, "0") == 0);
+	at_once = e && strcmp(e, "now") == 0;
+}
+
+static void end(struct copier *c)
+{
+	if (c->seat)
+		munmap(c->seat, PAGE);
+	free(c);
+}
+
+/* The GPU is entered. */
+static struct copier *new_copier(struct gpu *g)
+{
+	struct copier *c = calloc(1, sizeof *c);
+	if (!c)
+		return NULL;
+	c->gpu = g;
+	c->seat = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (c->seat == MAP_FAILED)
+		c->seat = NULL;
+	else
+		madvise(c->seat, PAGE, MADV_DONTFORK); /* its page must stay this process's */
+	if (c->seat && (c->stream = stream_new(g)) && CALL(g, "MemHostRegister_v2", (void *, size_t, unsigned), c->seat, PAGE, PORTABLE_MAPPED) == 0) {
+		if (CALL(g, "MemHostGetDevicePointer_v2", (uint64_t *, void *, unsigned), &c->device, c->seat, 0) == 0)
+			return c;
+		CALL(g, "MemHostUnregister", (void *), c->seat);
+	}
+	if (c->stream)
+		stream_free(g, c->stream);
+	end(c);
+	return NULL;
+}
+
+static struct copier *take(struct gpu *g)
+{
+	pthread_mutex_lock(&lock);
+	struct copier **p = &idle, *c;
+	while ((c = *p) && c->gpu != g) {
+		if (lanefs_gpu_is(c->gpu)) {
+			p = &c->next;
+			continue;
+		}
+		*p = c->next; /* with the device's context its stream went, its kernel, and that the seat was pinned */
+		end(c);
+	}
+	if (c)
+		*p = c->next;
+	pthread_mutex_unlock(&lock);
+	return c ? c : new_copier(g);
+}
+
+/* The thread's, made if need be. */
+static struct copier *mine(struct gpu *g)
+{
+	if (own && own->gpu == g)
+		return own;
+	struct copier *c = take(g);
+	if (c && pthread_setspecific(at_end, c)) {
+		put_back(c);
+		return NULL;
+	}
+	if (c && own) /* of another GPU */
+		put_back(own);
+	return c ? own = c : NULL;
+}
+
+static uint32_t of(const _Atomic uint32_t *word) { return atomic_load_explicit(word, memory_order_acquire); }
+static int has_left(const struct copier *c) { return of(&c->seat->left) == c->launch; }
+static int leaves(const struct copier *c) { return of(&c->seat->leaving) == c->launch || has_left(c); }
+static int is_here(const struct copier *c) { return c->launch && of(&c->seat->here) == c->launch && !leaves(c); }
+static uint64_t from_when(struct gpu *g) { return atomic_load_explicit(&g->copier_from, memory_order_relaxed); }
+
+/* No launches for a while. */
+static void no_good(struct gpu *g, uint64_t now)
+{
+	unsigned n = atomic_fetch_add_explicit(&g->copier_pauses, 1, memory_order_relaxed);
+	atomic_store_explicit(&g->copier_from, now + (PAUSE << (n < DOUBLED ? n : DOUBLED)), memory_order_relaxed);
+}
+
+/* What the last launch has shown, which leaves or has left. */
+static void learn(struct copier *c, uint64_t now)
+{
+	c->useless = c->copies ? 0 : c->useless + 1;
+	if (c->useless == USELESS || of(&c->seat->away) > AWAY) {
+		c->useless = 0;
+		no_good(c->gpu, now);
+	} else if (c->copies >= DENSE && atomic_load_explicit(&c->gpu->copier_pauses, memory_order_relaxed)) {
+		atomic_store_explicit(&c->gpu->copier_pauses, 0, memory_order_relaxed);
+	}
+}
+
+/* Launches the kernel. If the last one is about to leave this one comes after it. */
+static void launch(struct copier *c, size_t n, uint64_t now)
+{
+	void *f = lanefs_gpu_copier(c->gpu);
+	uint64_t number = c->number, idle_for = IDLE + n / PER_BYTE, life = LIFE, next = c->launch + 1 ? c->launch + 1 : 1;
+	void *args[] = {&c->device, &next, &number, &idle_for, &life};
+	if (!f || CALL(c->gpu, "LaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+		f, 1, 1, 1, THREADS, 1, 1, 0, c->stream, args, NULL)) {
+		no_good(c->gpu, now);
+		return;
+	}
+	c->launch = (uint32_t)next;
+	c->launched = now_ns();
+	c->copies = 0;
+}
+
+/* Has a kernel launched, if that may pay for the next copies. */
+static void may_launch(struct gpu *g, size_t n, uint64_t now)
+{
+	struct copier *c;
+	if ((dense < DENSE && !at_once) || now < from_when(g) || now < atomic_load_explicit(&g->busy, memory_order_relaxed) || !(c = mine(g)))
+		return;
+	if (c->launch && !leaves(c)) { /* it has not begun yet */
+		if (now - c->launched > HERE && of(&c->seat->here) != c->launch)
+			no_good(g, now);
+		return;
+	}
+	if (c->launched)
+		learn(c, now);
+	c->launched = 0;
+	if (now >= from_when(g))
+		launch(c, n, now);
+}
+
+int copier_there(struct gpu *g) { return own && own->gpu == g && is_here(own); }
+
+struct copier *copier_begin(struct gpu *g, void *to, uint64_t from, size_t n)
+{
+	uint64_t at = (uint64_t)(uintptr_t)to;
+	if (off || g->hip || n == 0 || n > SMALL || ((at | from | n) & (QUAD - 1)) || (at | from) >> ALL)
+		return NULL;
+	uint64_t now = now_ns();
+	dense = now - ended < NEAR + n / PER_BYTE ? dense + 1 : dense / 2;
+	struct copier *c = own;
+	if (!copier_there(g)) {
+		may_launch(g, n, now);
+		return NULL;
+	}
+	if (!from)
+		return NULL;
+	if (++c->number == NUMBERS)
+		c->number = 1;
+	atomic_store_explicit(&c->seat->to, (uint64_t)c->number << ADDRESS | at / QUAD, memory_order_relaxed);
+	atomic_store_explicit(&c->seat->what, (uint64_t)(uint8_t)c->number << (ADDRESS + QUADS) | (uint64_t)(n / QUAD - 1) << ADDRESS | from / QUAD, memory_order_release);
+	c->copies++;
+	return c;
+}
+
+void copier_ended(void) { ended = now_ns(); }
+
+static int copied(const struct copier *c) { return of(&c->seat->done) == c->number; }
+
+/* The piece is not copied, and no kernel is there that could. */
+static int lost(struct copier *c)
+{
+	atomic_store_explicit(&c->seat->done, c->number, memory_order_relaxed);
+	return -1;
+}
+
+int copier_end(struct copier *c)
+{
+	enum { LOOKS = 64 };
+	uint64_t until = 0;
+	for (unsigned i = 1; !copied(c); i++) {
+		if (has_left(c) && !copied(c))
+			return lost(c);
+#if defined(__x86_64__)
+		__builtin_ia32_pause();
+#endif
+		if (i % LOOKS)
+			continue;
+		uint64_t now = now_ns();
+		if (!until)
+			until = now + (at_once ? PAUSE : SOON);
+		if (now < until)
+			continue;
+		/* Another process has the GPU, or the context is lost, which the driver knows. The kernel leaves soon after this piece. */
+		int rc = CALL(c->gpu, "StreamSynchronize", (void *), c->stream);
+		if (rc)
+			return rc;
+		if (!copied(c))
+			return lost(c);
+	}
+	return 0;
+}
