@@ -4,8 +4,8 @@
  *
  * A kernel that stays is in the way of who waits for all of the GPU's work, and takes room that other kernels may need. So there is one only while a thread does nothing but
  * read: it is launched when DENSE copies followed one another, each after NEAR at most; it leaves when none has come for IDLE, and after LIFE in any case. Until it is there,
- * and while it is not, copies go the other ways (device.c). So they do for PAUSE and longer where one was no good: other work fills the GPU, another process takes
- * turns with this one on it, launches are waited for (CUDA_LAUNCH_BLOCKING).
+ * and while it is not, copies go the other ways (device.c). So they do for PAUSE and longer where BAD in a row were no good: other work fills the GPU, another process takes
+ * turns with this one on it, launches are waited for (CUDA_LAUNCH_BLOCKING). One alone may have met a call of another thread that holds up the GPU, as those do that pin memory.
  *
  * Nothing is copied late. The kernel says that it has left when it has looked for the last time; then the copy that it did not take is the caller's to make, and a later launch
  * is told not to take it. LANEFS_CUFILE_COPIER=0 does without, =now has one launched by the first copy, and waits for it longer before the driver is asked: for tests.
@@ -20,7 +20,7 @@
 
 enum { DENSE = 16, THREADS = 256, QUAD = 16, PAGE = 4096, PORTABLE_MAPPED = 3 };
 enum { NEAR = 8 * 1000, IDLE = 10 * 1000, LIFE = 200 * 1000, HERE = 50 * 1000, AWAY = 200 * 1000, SOON = 100 * 1000 }; /* ns */
-enum { PER_BYTE = 8 /* bytes a ns: pread of a large piece takes so much longer */, USELESS = 4 /* launches in a row of which nothing came */, DOUBLED = 6 };
+enum { PER_BYTE = 8 /* bytes a ns: pread of a large piece takes so much longer */, BAD = 4, DOUBLED = 6 };
 static const uint64_t PAUSE = 1000 * 1000 * 1000; /* ns; each time twice as long, DOUBLED times */
 
 /* What the kernel and this library share: copier_seat. The numbers of pieces are never 0. */
@@ -39,8 +39,9 @@ struct copier {
 	struct seat *seat;
 	uint64_t device;          /* the seat, for the GPU */
 	uint32_t launch, number;  /* the last ones; 0: none */
-	unsigned copies, useless; /* copies: of the last launch */
 	uint64_t launched;        /* when */
+	unsigned copies, late;    /* of that launch; late: it was not there within HERE */
+	unsigned bad;             /* launches in a row that were */
 };
 
 PROCESS_LOCK(lock);
@@ -160,11 +161,11 @@ static void no_good(struct gpu *g, uint64_t now)
 /* What the last launch has shown, which leaves or has left. */
 static void learn(struct copier *c, uint64_t now)
 {
-	c->useless = c->copies ? 0 : c->useless + 1;
-	if (c->useless == USELESS || of(&c->seat->away) > AWAY) {
-		c->useless = 0;
+	c->bad = c->late || !c->copies || of(&c->seat->away) > AWAY ? c->bad + 1 : 0;
+	if (c->bad == BAD) {
+		c->bad = 0;
 		no_good(c->gpu, now);
-	} else if (c->copies >= DENSE && atomic_load_explicit(&c->gpu->copier_pauses, memory_order_relaxed)) {
+	} else if (!c->bad && atomic_load_explicit(&c->gpu->copier_pauses, memory_order_relaxed)) {
 		atomic_store_explicit(&c->gpu->copier_pauses, 0, memory_order_relaxed);
 	}
 }
@@ -182,7 +183,7 @@ static void launch(struct copier *c, size_t n, uint64_t now)
 	}
 	c->launch = (uint32_t)next;
 	c->launched = now_ns();
-	c->copies = 0;
+	c->copies = c->late = 0;
 }
 
 /* Has a kernel launched, if that may pay for the next copies. */
@@ -192,8 +193,7 @@ static void may_launch(struct gpu *g, size_t n, uint64_t now)
 	if ((dense < DENSE && !at_once) || now < from_when(g) || now < atomic_load_explicit(&g->busy, memory_order_relaxed) || !(c = mine(g)))
 		return;
 	if (c->launch && !leaves(c)) { /* it has not begun yet */
-		if (now - c->launched > HERE && of(&c->seat->here) != c->launch)
-			no_good(g, now);
+		c->late |= now - c->launched > HERE && of(&c->seat->here) != c->launch;
 		return;
 	}
 	if (c->launched)

@@ -14,7 +14,7 @@
 #include "testcuda.h"
 
 enum { COPIES, NOT_YET, AT_ONCE, AWAY, REFUSES, HANGS };
-enum { KIB = 1 << 10, ROOM = 256 * KIB, STAYS = 60 * 1000 /* ms: until somebody waits for its stream */, PAUSE = 1000 /* ms */ };
+enum { KIB = 1 << 10, ROOM = 256 * KIB, STAYS = 60 * 1000 /* ms: until somebody waits for its stream */, PAUSE = 1000 /* ms */, BAD = 4 };
 
 static void *context[2];
 static CUfileHandle_t handle;
@@ -160,34 +160,47 @@ static unsigned launched_in(unsigned char *m, unsigned ms)
 	return cuda.calls("cuLaunchKernel");
 }
 
-/* One that does not begin, since other work fills the GPU: reads go on, and none is launched for a second. Then again, and for two. */
+/* Some that do not begin, since other work fills the GPU: reads go on, and then none is launched for a second. */
 static void not_yet(void)
 {
 	begin();
 	unsigned char *m = memory(0, ROOM);
-	copier(NOT_YET, STAYS);
-	uint64_t start = now_ms();
-	WANT(launched_in(m, 100) == 1);
-	copier(COPIES, 0); /* it begins, and leaves */
-	usleep(50 * 1000);
+	uint64_t start = 0;
+	for (unsigned i = 0; i < BAD; i++) {
+		copier(NOT_YET, STAYS);
+		start = now_ms();
+		WANT(launched_in(m, 20) == 1);
+		copier(COPIES, 0); /* it begins, and leaves */
+		usleep(20 * 1000);
+	}
 	WANT(launched_in(m, 100) == 0 || now_ms() - start > PAUSE);
 	copier(COPIES, STAYS);
 	usleep(PAUSE * 1000);
 	engaged(m);
 }
 
-/* One that was away, for another process had the GPU: when it has left, the same. */
+/* Some that were away, for another process had the GPU: the same. */
 static void away(void)
 {
 	begin();
 	unsigned char *m = memory(0, ROOM);
 	copier(AWAY, 5);
-	engaged(m);
-	usleep(50 * 1000);
-	uint64_t start = now_ms();
-	WANT(launched_in(m, 200) == 0 || now_ms() - start > PAUSE);
+	uint64_t start = 0;
+	for (unsigned i = 0; i < BAD; i++) {
+		start = now_ms();
+		engaged(m);
+		usleep(50 * 1000);
+	}
+	WANT(launched_in(m, 100) == 0 || now_ms() - start > PAUSE);
 	copier(COPIES, STAYS);
 	usleep(PAUSE * 1000);
+	engaged(m);
+	/* One alone says nothing. */
+	copier(AWAY, 5);
+	cuda.sync(NULL);
+	usleep(50 * 1000);
+	engaged(m);
+	copier(COPIES, STAYS);
 	engaged(m);
 }
 
