@@ -252,6 +252,8 @@ func TestRoadNames(t *testing.T) {
 	source, err := os.ReadFile("../../sdk/cufile/count.c")
 	require.NoError(t, err)
 	require.Contains(t, string(source), fmt.Sprintf("{\"%s\"};", strings.Join(roadNames, `", "`)))
+	require.Contains(t, string(source), fmt.Sprintf("_Static_assert(sizeof(struct roads) == %d, ", roadsSize))
+	require.Contains(t, string(source), fmt.Sprintf("magic[] = %q;", roadsMagic))
 }
 
 // TestRunStreamCounts: of calls on a stream what they have moved counts, not what was asked for, and one that fails there is one that failed.
@@ -269,6 +271,38 @@ func TestRunStreamCounts(t *testing.T) {
 	require.NoError(t, err, errs)
 	require.Equal(t, "ok\n", out)
 	require.Regexp(t, `^lanefs run: LaneFS, stage: 3 MiB read, 0 bytes written \(5 calls, 1 failed\)\n$`, errs)
+	p.ok("umount", mnt)
+	fsck(t, img)
+}
+
+// TestRunBatchCounts: of a batch's requests those that fail are counted, beside the calls, of which the batch is one.
+func TestRunBatchCounts(t *testing.T) {
+	p := newPlace(t)
+	test := p.installed("testcount")[0]
+	p.env = append(p.env, "LANEFS_REAL_CUFILE=", "LANEFS_CUFILE_MAP=0", "LANEFS_CUFILE_SMALL=lanes")
+	img, mnt := p.image("image", 64), p.mkdir("mnt")
+	p.ok("mount", "--gpu", "host", "-o", "vram=16M", img, mnt)
+	file := filepath.Join(mnt, "file")
+	require.NoError(t, os.WriteFile(file, pattern(), 0o644))
+	out, errs, err := p.run("run", "--", test, file, filepath.Join(mnt, "filler"), "batch")
+	require.NoError(t, err, errs)
+	require.Equal(t, "ok\n", out)
+	require.Regexp(t, `^lanefs run: LaneFS, stage: 2 MiB read, 0 bytes written; [^;]* \(\d+ calls, 0 failed; 2 requests in batches failed\)\n$`, errs)
+
+	// A file of another version's layout is left alone.
+	for _, size := range []int{128, roadsSize} {
+		old := p.path("old")
+		b := append([]byte("LFSROAD3"), make([]byte, size-8)...)
+		require.NoError(t, os.WriteFile(old, b, 0o600))
+		require.NoError(t, os.Remove(filepath.Join(mnt, "filler")))
+		out, errs, err = p.run("run", "--", "sh", "-c", `LANEFS_ROADS=$0 exec "$@"`, old, test, file, filepath.Join(mnt, "filler"), "batch")
+		require.NoError(t, err, errs)
+		require.Equal(t, "ok\n", out)
+		require.Contains(t, errs, "no call of cuFile or hipFile was made")
+		got, err := os.ReadFile(old)
+		require.NoError(t, err)
+		require.Equal(t, b, got)
+	}
 	p.ok("umount", mnt)
 	fsck(t, img)
 }

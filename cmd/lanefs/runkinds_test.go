@@ -50,7 +50,7 @@ func TestRunKinds(t *testing.T) {
 
 	// Static, and without an environment: nothing is said of calls that did not come here.
 	static := p.compiled("static", `int main(void) { return 0; }`, "-static")
-	says(none, `^lanefs run: the libraries were loaded by no process \(is the program static, or set-user-ID\?\)`, static)
+	says(none, `^lanefs run: the libraries were loaded by no process \(is the program static, or set-user-ID, or are they of another version\?\)`, static)
 	says(none, `^lanefs run: no call of cuFile or hipFile was made, but for those of programs that are static, set-user-ID, or started without LD_PRELOAD\n$`, "sh", "-c", static)
 	says(none, `^lanefs run: no call of cuFile or hipFile was made, but for`, "env", "-i", "/bin/sh", "-c", "exit 0")
 	// With an environment of its own, of which only the libraries' part is kept.

@@ -16,14 +16,14 @@ import (
 const roadsEnv = "LANEFS_ROADS"
 
 const (
-	roadsMagic = "LFSROAD3"
-	roadsSize  = 128
+	roadsMagic = "LFSROAD4"
+	roadsSize  = 136
 )
 
 var roadNames = []string{"LaneFS, shared memory", "LaneFS, stage", "LaneFS, page cache", "the vendor's library", "pread and pwrite"}
 
-// roads is that file: magic, processes, calls, failed calls, for each road bytes read and written, batches that went as one, and their
-// requests, 8 bytes each.
+// roads is that file: magic, processes, calls, failed calls, for each road bytes read and written, batches that went as one, their
+// requests, and requests of batches that failed, 8 bytes each. A library of another version, whose layout has another magic, counts nothing.
 type roads struct{ path string }
 
 // roadsDirs are where that file may be: TMPDIR, and where there is mostly room.
@@ -75,7 +75,7 @@ func (r *roads) String() string {
 	word := func(i int) uint64 { return binary.NativeEndian.Uint64(b[8*i:]) }
 	processes, calls, failed := word(1), word(2), word(3)
 	if processes == 0 {
-		return "the libraries were loaded by no process (is the program static, or set-user-ID?): cuFile and hipFile calls went past LaneFS"
+		return "the libraries were loaded by no process (is the program static, or set-user-ID, or are they of another version?): cuFile and hipFile calls went past LaneFS"
 	}
 	if calls == 0 {
 		return "no call of cuFile or hipFile was made, but for those of programs that are static, set-user-ID, or started without LD_PRELOAD"
@@ -93,5 +93,9 @@ func (r *roads) String() string {
 	if batches := word(4 + 2*len(roadNames)); batches > 0 {
 		parts = append(parts, fmt.Sprintf("%d requests in %d batches", word(5+2*len(roadNames)), batches))
 	}
-	return fmt.Sprintf("%s (%d calls, %d failed)", strings.Join(parts, "; "), calls, failed)
+	requests := ""
+	if n := word(6 + 2*len(roadNames)); n > 0 {
+		requests = fmt.Sprintf("; %d requests in batches failed", n)
+	}
+	return fmt.Sprintf("%s (%d calls, %d failed%s)", strings.Join(parts, "; "), calls, failed, requests)
 }

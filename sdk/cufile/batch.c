@@ -240,6 +240,8 @@ static void ended(struct asked *e, uint64_t us)
 	if (tracing())
 		trace("BatchIO %s(%s, %zu bytes at %lld) = %zd, %s", m->read ? "read" : "write", m->file->name, e->size, (long long)m->offset, e->ret,
 			e->ret < 0 ? error_text(e->ret > -CUFILEOP_BASE_ERR ? (int)e->ret : (int)-e->ret) : road_name(m->road));
+	if (e->ret < 0)
+		count_failed_request();
 	stats_batch(m, e->ret, us);
 }
 
@@ -251,6 +253,7 @@ static void run(struct queue *b, struct asked *group)
 	if (!group->m.file) {
 		group->status = CUFILE_INVALID;
 		group->ret = -CU_FILE_HANDLE_NOT_REGISTERED;
+		count_failed_request();
 		return;
 	}
 	for (struct asked *e = group; e; e = e->next)

@@ -316,6 +316,7 @@ HIDDEN void batch_end(void *handle);
 HIDDEN void count_bytes(enum road road, int read, size_t n);
 HIDDEN void count_call(int failed);
 HIDDEN void count_failed(void); /* of a call that was counted as one that has not */
+HIDDEN void count_failed_request(void); /* of a batch */
 HIDDEN void count_batch(size_t n); /* requests that went to LaneFS as one */
 HIDDEN int tracing(void);
 HIDDEN void trace(const char *format, ...) __attribute__((format(printf, 1, 2)));

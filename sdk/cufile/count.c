@@ -21,10 +21,11 @@ struct roads {
 	_Atomic uint64_t processes, calls, failed; /* that loaded the library; calls of the interface */
 	struct { _Atomic uint64_t read, written; } road[ROADS];
 	_Atomic uint64_t batches, batched; /* of the SDK, for batches of the interface, and their requests */
+	_Atomic uint64_t failed_requests; /* of batches of the interface */
 };
-_Static_assert(sizeof(struct roads) == 128, "layout");
+_Static_assert(sizeof(struct roads) == 136, "layout");
 
-static const char magic[] = "LFSROAD3";
+static const char magic[] = "LFSROAD4"; /* another layout has another name, and another size: what is of another version is left alone */
 static struct roads own, *roads = &own;
 static int lines, refused; /* refused: why the file of LANEFS_ROADS is not open, as an errno */
 
@@ -74,6 +75,8 @@ void count_call(int failed)
 }
 
 void count_failed(void) { roads->failed++; }
+
+void count_failed_request(void) { roads->failed_requests++; }
 
 void count_batch(size_t n)
 {

@@ -27,7 +27,7 @@ static void count_roads(char **argv, const char *mode)
 	if (!path) {
 		char name[] = "/tmp/lanefs-testmap-XXXXXX";
 		int fd = mkstemp(name);
-		WANT(fd >= 0 && write(fd, "LFSROAD3", 8) == 8 && ftruncate(fd, 128) == 0);
+		WANT(fd >= 0 && write(fd, "LFSROAD4", 8) == 8 && ftruncate(fd, 136) == 0);
 		setenv("TESTMAP_ROADS", name, 1);
 		setenv("LANEFS_ROADS", name, 1);
 		if (strcmp(mode, "later") != 0)
@@ -38,7 +38,7 @@ static void count_roads(char **argv, const char *mode)
 		WANT(!"exec");
 	}
 	int fd = open(path, O_RDWR);
-	WANT(fd >= 0 && unlink(path) == 0 && (counts = mmap(NULL, 128, PROT_READ, MAP_SHARED, fd, 0)) != MAP_FAILED);
+	WANT(fd >= 0 && unlink(path) == 0 && (counts = mmap(NULL, 136, PROT_READ, MAP_SHARED, fd, 0)) != MAP_FAILED);
 	close(fd);
 }
 
