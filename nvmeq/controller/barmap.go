@@ -21,13 +21,13 @@ type BAR struct {
 	gpu.Memory
 	first int64       // where in BAR 0 the memory begins, in bytes
 	of    gpu.Runtime // that has it
-	own   *Controller // in whose list ownBARs it is; nil for others
+	own   *Controller // in whose list ownBARs it is; nil for the one that engines share
 }
 
 // At is the address of the register at an offset of BAR 0 for kernels. Doorbells are in their reach, other registers may not be.
 func (b *BAR) At(off int64) gpu.Addr { return b.Addr() + gpu.Addr(off-b.first) }
 
-// ImportBAR maps BAR 0 for kernels by its descriptor. VFIO revokes the DMA-BUF while the function is reset; no lane rings then.
+// ImportBAR maps BAR 0 for kernels by its descriptor. VFIO revokes the DMA-BUF while the function is reset; no lane rings then. The caller closes it.
 func (c *Controller) ImportBAR() (*BAR, error) {
 	x, ok := c.t.(BARExporter)
 	if !ok {
@@ -43,8 +43,17 @@ func (c *Controller) ImportBAR() (*BAR, error) {
 	if err != nil {
 		return nil, fmt.Errorf("importing BAR 0: %w", err)
 	}
-	return &BAR{Memory: m, of: c.Runtime()}, nil
+	b := &BAR{Memory: m, of: c.Runtime(), own: c}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left { // meanwhile
+		return nil, errors.Join(c.wasTaken(), m.Close())
+	}
+	c.ownBARs = append(c.ownBARs, b)
+	return b, nil
 }
+
+func (c *Controller) wasTaken() error { return fmt.Errorf("%s was taken away", c.t.Name()) }
 
 // doorbellPages is where in BAR 0 the doorbells of all queues are, in whole pages. Each page has been accessed: VFIO maps a BAR page by page
 // at the first access (since Linux 6.12), and a GPU's driver that registers the mapping goes by what is mapped then. A doorbell's
@@ -106,7 +115,7 @@ func (b *BAR) Close() error {
 // registerBAR registers the doorbells' pages with rt. The caller holds mu.
 func (c *Controller) registerBAR(rt gpu.Runtime) (*BAR, error) {
 	if c.left {
-		return nil, fmt.Errorf("%s was taken away", c.t.Name())
+		return nil, c.wasTaken()
 	}
 	first, end := c.doorbellPages()
 	m, err := rt.Register(c.t.BAR()[first:end:end], gpu.RegisteredMMIO)

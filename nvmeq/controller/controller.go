@@ -63,7 +63,7 @@ type Controller struct {
 	qids     []uint16      // protected by mu: I/O queue identifiers not in use
 	bar      *BAR          // protected by mu: BAR 0 for kernels, while an engine uses it
 	barUsers int           // protected by mu
-	ownBARs  []*BAR        // protected by mu: the same for kernels of other runtimes, one for each engine
+	ownBARs  []*BAR        // protected by mu: the same for kernels of other runtimes, one for each engine, and what was imported
 	barLost  bool          // protected by mu: a kernel that hangs has it
 	left     bool          // protected by mu: the device was taken away
 	attached []Queues      // protected by mu

@@ -64,7 +64,7 @@ func (l *leaver) Write32(off int64, v uint32) {
 // Reset finds no device, and the software's doorbells stay as they are.
 func (l *leaver) Reset() error { return os.ErrNotExist }
 
-// registrar notes the registrations of BARs.
+// registrar notes the registrations and imports of BARs.
 type registrar struct {
 	*detached.Runtime
 	open atomic.Int64
@@ -73,6 +73,15 @@ type registrar struct {
 func (r *registrar) Register(b []byte, as gpu.Registered) (gpu.Memory, error) {
 	m, err := r.Runtime.Register(b, as)
 	if err == nil && as == gpu.RegisteredMMIO {
+		r.open.Add(1)
+		m = registration{m, r}
+	}
+	return m, err
+}
+
+func (r *registrar) Import(e gpu.Export) (gpu.Memory, error) {
+	m, err := r.Runtime.Import(e)
+	if err == nil {
 		r.open.Add(1)
 		m = registration{m, r}
 	}
@@ -90,9 +99,9 @@ func (m registration) Close() error {
 }
 
 // TestSilence: before a device that is taken away is another driver's, no kernel of the lanes runs that could ring its doorbells, the
-// registration of its BAR has ended, and that stays so whatever the callers ask for. Kernels that fail what they find may run on.
+// registration or import of its BAR has ended, and that stays so whatever the callers ask for. Kernels that fail what they find may run on.
 func TestSilence(t *testing.T) {
-	for _, batch := range []bool{false, true} {
+	for _, cfg := range []engine.Config{{}, {Batch: true}, {Doorbell: engine.DoorbellDirect}} {
 		dev := openDetached(t)
 		rt := &registrar{Runtime: dev}
 		soft := openServed(t, dev, softctl.Options{})
@@ -100,7 +109,8 @@ func TestSilence(t *testing.T) {
 		c, err := controller.Open(controller.Config{Runtime: rt, Transport: l, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
-		e, err := engine.New(c, engine.Config{Lanes: 2, Batch: batch})
+		cfg.Lanes = 2
+		e, err := engine.New(c, cfg)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, rt.open.Load())
 		r := &rig{Rig: &testrig.Rig{Runtime: rt, Controller: c, Engine: e, Soft: soft, Block: 512}}
@@ -132,11 +142,46 @@ func TestSilence(t *testing.T) {
 		require.ErrorContains(t, err, "was taken away")
 		_, err = c.RegisterBAR(rt)
 		require.ErrorContains(t, err, "was taken away")
-		_, err = engine.New(c, engine.Config{Lanes: 1, Doorbell: engine.DoorbellBAR})
-		require.Error(t, err)
+		_, err = c.ImportBAR()
+		require.ErrorContains(t, err, "was taken away")
+		for _, route := range []engine.DoorbellRoute{engine.DoorbellBAR, engine.DoorbellDirect} {
+			_, err = engine.New(c, engine.Config{Lanes: 1, Doorbell: route})
+			require.Error(t, err)
+		}
 		require.True(t, bytes.Equal(after, soft.BAR()[0x1000:]), "no doorbell was rung since")
 		require.Zero(t, rt.open.Load())
+		_ = e.Close() // the device is gone, which it may say
+		require.Zero(t, rt.open.Load(), "ended once")
 	}
+}
+
+// TestSilenceImport: a BAR whose import is under way when the device is taken away is no kernel's afterwards.
+func TestSilenceImport(t *testing.T) {
+	dev := openDetached(t)
+	rt := &lateImport{registrar: &registrar{Runtime: dev}}
+	l := &leaver{Controller: openServed(t, dev, softctl.Options{})}
+	c, err := controller.Open(controller.Config{Runtime: rt, Transport: l, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	rt.meanwhile = func() {
+		l.gone.Store(true)
+		require.NoError(t, l.leave())
+	}
+	_, err = c.ImportBAR()
+	require.ErrorContains(t, err, "was taken away")
+	require.Zero(t, rt.open.Load())
+}
+
+// lateImport is a runtime in whose imports something happens.
+type lateImport struct {
+	*registrar
+	meanwhile func()
+}
+
+func (r *lateImport) Import(e gpu.Export) (gpu.Memory, error) {
+	m, err := r.registrar.Import(e)
+	r.meanwhile()
+	return m, err
 }
 
 // TestSilenceMeanwhile: a device is taken away while queue pairs are created, after a reset or for a new engine. Lanes that are told to run
@@ -197,13 +242,15 @@ func TestSilencePeer(t *testing.T) {
 // A lane that does not answer may ring later: the device is kept from others. After a failover from kernels that have ended it is not.
 func TestSilenceImpossible(t *testing.T) {
 	for name, fail := range failures {
-		t.Run(name, func(t *testing.T) { silenceAfterFailover(t, fail, name == "hangs") })
+		for _, route := range []engine.DoorbellRoute{engine.DoorbellBAR, engine.DoorbellDirect} {
+			t.Run(name+" "+route.String(), func(t *testing.T) { silenceAfterFailover(t, fail, route, name == "hangs") })
+		}
 	}
 }
 
-func silenceAfterFailover(t *testing.T, fail func(*detached.Runtime), hangs bool) {
+func silenceAfterFailover(t *testing.T, fail func(*detached.Runtime), route engine.DoorbellRoute, hangs bool) {
 	var l *leaver
-	f := newFailingOn(t, true, false, softctl.Options{}, engine.Config{Lanes: 1}, func(t controller.Transport) controller.Transport {
+	f := newFailingOn(t, true, false, softctl.Options{}, engine.Config{Lanes: 1, Doorbell: route}, func(t controller.Transport) controller.Transport {
 		l = &leaver{Controller: t.(*reach).Controller}
 		return struct {
 			*reach
