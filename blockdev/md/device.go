@@ -44,7 +44,7 @@ func Open(members []Member) (*Device, error) {
 // aligned says whether whole blocks of the array are whole blocks of one member.
 func (all set) aligned(block blockdev.Bytes, list []zone) error {
 	if len(list) == 0 {
-		return fmt.Errorf("%s has no room for data", all[0].super.array())
+		return fmt.Errorf("%s has no room for data", all[0].super.Array())
 	}
 	for _, m := range all {
 		if off := blockdev.Bytes(m.super.DataOffset) * sector; off%block != 0 {
@@ -53,7 +53,7 @@ func (all set) aligned(block blockdev.Bytes, list []zone) error {
 	}
 	for _, z := range list {
 		if z.chunk%block != 0 {
-			return fmt.Errorf("%s has pieces of %d bytes, not a multiple of a block of %d", all[0].super.array(), z.chunk, block)
+			return fmt.Errorf("%s has pieces of %d bytes, not a multiple of a block of %d", all[0].super.Array(), z.chunk, block)
 		}
 	}
 	return nil

@@ -51,21 +51,21 @@ func (s *Superblock) Refuse() error {
 	kernel := "; have the kernel assemble it (mdadm --assemble), and mount the block device"
 	switch f := s.Features; {
 	case s.Level != levelRAID0 && s.Level != levelLinear:
-		return fmt.Errorf("%s is of level %s, and LaneFS assembles raid0 and linear%s", s.array(), s.LevelName(), kernel)
+		return fmt.Errorf("%s is of level %s, and LaneFS assembles raid0 and linear%s", s.Array(), s.LevelName(), kernel)
 	case f&(featureReshape|featureBackwards|featureNewOffset) != 0:
-		return fmt.Errorf("%s is being reshaped: let mdadm finish that first", s.array())
+		return fmt.Errorf("%s is being reshaped: let mdadm finish that first", s.Array())
 	case f&(featureJournal|featurePPL|featureMultiplePPLs) != 0:
-		return fmt.Errorf("%s has a journal%s", s.array(), kernel)
+		return fmt.Errorf("%s has a journal%s", s.Array(), kernel)
 	case f&(featureRecovery|featureReplacement) != 0:
-		return fmt.Errorf("%s is being rebuilt: let mdadm finish that first", s.array())
+		return fmt.Errorf("%s is being rebuilt: let mdadm finish that first", s.Array())
 	case f&featureRAID0Layout != 0 && s.Level != levelRAID0:
-		return fmt.Errorf("%s is of level %s, and its metadata has the layout of a raid0", s.array(), s.LevelName())
+		return fmt.Errorf("%s is of level %s, and its metadata has the layout of a raid0", s.Array(), s.LevelName())
 	case f&^(featureBitmap|featureBadBlocks|featureRAID0Layout) != 0:
-		return fmt.Errorf("%s has features that LaneFS does not know (%#x)%s", s.array(), f, kernel)
+		return fmt.Errorf("%s has features that LaneFS does not know (%#x)%s", s.Array(), f, kernel)
 	case s.Disks == 0 || s.Disks > maxRoles:
-		return fmt.Errorf("%s says that it has %d members", s.array(), s.Disks)
+		return fmt.Errorf("%s says that it has %d members", s.Array(), s.Disks)
 	case s.Level == levelRAID0 && s.Chunk == 0:
-		return fmt.Errorf("%s says that its chunks are empty", s.array())
+		return fmt.Errorf("%s says that its chunks are empty", s.Array())
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (all set) together() error {
 	for _, m := range all[1:] {
 		a, b := first.super, m.super
 		if a.Set != b.Set {
-			return fmt.Errorf("%s belongs to %s, and %s to %s: only the members of one array are mounted together", first.Name, a.array(), m.Name, b.array())
+			return fmt.Errorf("%s belongs to %s, and %s to %s: only the members of one array are mounted together", first.Name, a.Array(), m.Name, b.Array())
 		}
 	}
 	if err := first.super.Refuse(); err != nil {
@@ -86,7 +86,7 @@ func (all set) together() error {
 		a, b := first.super, m.super
 		if a.Level != b.Level || a.Layout != b.Layout || a.Chunk != b.Chunk || a.Disks != b.Disks || a.Features&featureRAID0Layout != b.Features&featureRAID0Layout {
 			return fmt.Errorf("%s and %s say different things of %s: %s with %d members in chunks of %d sectors, layout %d, and %s with %d, %d, %d; mdadm --examine shows both",
-				first.Name, m.Name, a.array(), a.LevelName(), a.Disks, a.Chunk, a.Layout, b.LevelName(), b.Disks, b.Chunk, b.Layout)
+				first.Name, m.Name, a.Array(), a.LevelName(), a.Disks, a.Chunk, a.Layout, b.LevelName(), b.Disks, b.Chunk, b.Layout)
 		}
 		if err := b.Refuse(); err != nil {
 			return err
@@ -100,13 +100,13 @@ func (m *member) usable() error {
 	s, i := m.super, m.Dev.Info()
 	switch r := s.role(); {
 	case r == roleSpare:
-		return fmt.Errorf("%s is a spare of %s, and no member", m.Name, s.array())
+		return fmt.Errorf("%s is a spare of %s, and no member", m.Name, s.Array())
 	case r == roleFaulty:
-		return fmt.Errorf("%s is a faulty member of %s: mdadm --examine %s says more", m.Name, s.array(), m.Name)
+		return fmt.Errorf("%s is a faulty member of %s: mdadm --examine %s says more", m.Name, s.Array(), m.Name)
 	case r == roleJournal:
-		return fmt.Errorf("%s is the journal of %s", m.Name, s.array())
+		return fmt.Errorf("%s is the journal of %s", m.Name, s.Array())
 	case uint32(r) >= s.Disks:
-		return fmt.Errorf("%s says that it is member %d of %s, which has %d", m.Name, r, s.array(), s.Disks)
+		return fmt.Errorf("%s says that it is member %d of %s, which has %d", m.Name, r, s.Array(), s.Disks)
 	}
 	end, at := i.Size(), start(s.Minor, i.Size())
 	if s.Minor == 0 {
@@ -129,7 +129,7 @@ func (all set) complete() (set, error) {
 	for _, m := range all {
 		at := &byRole[m.super.role()]
 		if at.Dev != nil {
-			return nil, fmt.Errorf("%s and %s are both member %d of %s: leave out the one that is a copy", at.Name, m.Name, m.super.role(), s.array())
+			return nil, fmt.Errorf("%s and %s are both member %d of %s: leave out the one that is a copy", at.Name, m.Name, m.super.role(), s.Array())
 		}
 		*at = m
 	}
@@ -141,12 +141,12 @@ func (all set) complete() (set, error) {
 	}
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("%s has %d members, and number %s is missing: name all of them, separated by commas; a %s does not run without one",
-			s.array(), s.Disks, strings.Join(missing, ", "), s.LevelName())
+			s.Array(), s.Disks, strings.Join(missing, ", "), s.LevelName())
 	}
 	newest := slices.MaxFunc(byRole, func(a, b member) int { return cmp.Compare(a.super.Events, b.super.Events) })
 	for _, m := range byRole {
 		if m.super.Events+1 < newest.super.Events {
-			return nil, fmt.Errorf("%s was left behind by %s: it has seen %d events, and %s %d; mdadm --examine says more", m.Name, s.array(), m.super.Events, newest.Name, newest.super.Events)
+			return nil, fmt.Errorf("%s was left behind by %s: it has seen %d events, and %s %d; mdadm --examine says more", m.Name, s.Array(), m.super.Events, newest.Name, newest.super.Events)
 		}
 	}
 	return byRole, nil

@@ -71,8 +71,8 @@ func (s *Superblock) UUID() string {
 	return fmt.Sprintf("%x:%x:%x:%x", b[:4], b[4:8], b[8:12], b[12:])
 }
 
-// array names the array in messages.
-func (s *Superblock) array() string {
+// Array names the array in messages.
+func (s *Superblock) Array() string {
 	if s.Name == "" {
 		return "the md array " + s.UUID()
 	}
@@ -186,8 +186,7 @@ func Find(d blockdev.Device) (newest *Superblock, err error) {
 		return newest, damaged
 	}
 	// Version 0.90 begins in the last 64 KiB that are aligned to 64 KiB, in the byte order of the machine.
-	const reserved = 64 << 10
-	b, err := read(size&^(reserved-1) - reserved)
+	b, err := read(OldStart(size))
 	if err != nil || b == nil {
 		return nil, err
 	}
@@ -195,6 +194,12 @@ func Find(d blockdev.Device) (newest *Superblock, err error) {
 		return nil, ErrOld
 	}
 	return nil, nil
+}
+
+// OldStart is where a superblock of version 0.90 is, on a device of size bytes, and on a partition that ends where the device does.
+func OldStart(size blockdev.Bytes) blockdev.Bytes {
+	const reserved = 64 << 10
+	return size&^(reserved-1) - reserved
 }
 
 func created(s *Superblock) uint64 { return s.Created & (1<<40 - 1) }

@@ -51,7 +51,7 @@ func (all set) zones() ([]zone, error) {
 		}
 	default:
 		return nil, fmt.Errorf("%s has members of different sizes, and does not say in which of its two layouts (layout %d): mdadm --assemble "+
-			"--update=layout-original writes that down for one made before Linux 3.14, --update=layout-alternate for a later one", s.array(), s.Layout)
+			"--update=layout-original writes that down for one made before Linux 3.14, --update=layout-alternate for a later one", s.Array(), s.Layout)
 	}
 	return list, nil
 }

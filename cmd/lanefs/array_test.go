@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,4 +140,57 @@ func TestArrayFailure(t *testing.T) {
 	s.others[0].nvme.FailRuntime()
 	_ = s.Close()
 	require.True(t, first.RuntimeFailed())
+}
+
+// TestPartitionOfMember: what looks like a partition of an array's member is one of the array. A half of a mirror, which has the mirror's table and
+// volumes, is not mounted by way of it; a partition that is the last of the disk may itself be a member.
+func TestPartitionOfMember(t *testing.T) {
+	p := newPlace(t)
+	const size = 32 << 20
+	img, dir, file := p.path("img"), p.mkdir("mnt"), p.path("raw")
+	p.dirs = append(p.dirs, file)
+	parted := func() *os.File {
+		f, err := os.Create(img)
+		require.NoError(t, err)
+		require.NoError(t, f.Truncate(size))
+		c := exec.Command("sfdisk", "-q", img)
+		c.Stdin = strings.NewReader("label: dos\nstart=2048, size=32768\nstart=36864, size=28672\n")
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		tool(t, "mkfs.ext4", "-q", "-F", "-E", "offset=1048576", img, "16M")
+		return f
+	}
+	f := parted()
+	p.ok("mount", "--gpu", "host", img+"-part1", dir)
+	p.ok("umount", dir)
+	require.NoError(t, mdtest.Array{Set: 5, Level: 1, Disks: 2}.Write(f, size, 0))
+	for _, args := range [][]string{{"mount", "--gpu", "host", img + "-part1", dir}, {"check", img + "-part1"}} {
+		require.Contains(t, p.fails(args...), `is a member of the md array "lab:test"`)
+	}
+	p.ok("raw", "--gpu", "host", "-r", img+"-part1", file) // which shows what is there
+	p.ok("umount", file)
+	require.NoError(t, f.Close())
+
+	// Version 0.90 does not say where it is: it is the last partition's.
+	f = parted()
+	old := make([]byte, 8)
+	binary.LittleEndian.PutUint32(old, 0xa92b4efc)
+	_, err := f.WriteAt(old, size-64<<10)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	p.ok("mount", "--gpu", "host", img+"-part1", dir)
+	p.ok("umount", dir)
+	all, err := tagsOf(img)
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(all, func(a tagged) bool { return a.Part == 1 && a.tags["UUID"] != "" }))
+	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part2", dir), "md metadata of version 0.90")
+	// Behind the last partition it is the disk's.
+	c := exec.Command("sfdisk", "-q", img)
+	c.Stdin = strings.NewReader("label: dos\nstart=2048, size=32768\nstart=36864, size=20480\n")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part1", dir), "md metadata of version 0.90")
+	all, err = tagsOf(img)
+	require.NoError(t, err)
+	require.False(t, slices.ContainsFunc(all, func(a tagged) bool { return a.Part > 0 }), "it has no partitions of its own")
 }

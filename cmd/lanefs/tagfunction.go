@@ -150,7 +150,7 @@ func tagsOn(d blockdev.Device, w where) (all []tagged) {
 		all = append(all, tagged{where: w, tags: tags})
 	}
 	t, err := partition.Read(d)
-	if err != nil {
+	if err != nil || ofMember(d, t) != nil {
 		return all
 	}
 	for _, p := range t.Parts {
