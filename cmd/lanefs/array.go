@@ -54,8 +54,17 @@ func (c *mountConfig) take(arg string) error {
 		if err != nil {
 			return err
 		}
+		if w.isArray() && len(list) == 1 && part == 0 {
+			return c.take(w.Device)
+		}
+		if w.isArray() {
+			return fmt.Errorf("%q is on an array, and no member of one: name the members, %s", one, w)
+		}
 		if slices.Contains(all, w) {
 			return fmt.Errorf("device %q is named twice: an array has each of its members once", one)
+		}
+		if err := alone(all, w); err != nil {
+			return err
 		}
 		if len(all) > 0 && isFunction(w.Device) != isFunction(all[0].Device) {
 			return fmt.Errorf("%q and %q: an array's members are all PCI functions, or all images and block devices", list[0], one)
@@ -80,6 +89,14 @@ func (c *mountConfig) take(arg string) error {
 		names = append(names, fmt.Sprintf("p%d", part))
 	}
 	c.Device, c.Part, c.Members = strings.Join(names, ","), part, all
+	return nil
+}
+
+// alone says that no other member of an array is on the same device: each has a controller of its own.
+func alone(others []where, w where) error {
+	if i := slices.IndexFunc(others, func(o where) bool { return o.Device == w.Device }); i >= 0 {
+		return fmt.Errorf("%v and %v are on one device, and LaneFS assembles arrays whose members have a device each: have the kernel assemble it (mdadm --assemble), and mount the block device", others[i], w)
+	}
 	return nil
 }
 

@@ -27,7 +27,7 @@ var (
 
 // where is what of a device is meant.
 type where struct {
-	Device string
+	Device string // of an array that a tag has found: its members, and pN behind them, as on the command line
 	NSID   uint32 `json:",omitempty"` // 0: not said
 	Part   int    `json:",omitempty"` // 0: all of it
 }
@@ -43,6 +43,9 @@ func (w where) String() string {
 	}
 	return s
 }
+
+// isArray says whether it is an array, or a partition of one, that a tag has found.
+func (w where) isArray() bool { return w.Part == 0 && len(splitList(w.Device)) > 1 }
 
 // splitDevice takes a DEVICE argument apart. A file of that name is that file.
 func splitDevice(arg string) (where, error) {
@@ -80,7 +83,7 @@ func (c *mountConfig) resolve(arg string) (w where, err error) {
 	}
 	if name, value, tag := parseTag(w.Device); tag {
 		if _, err := os.Lstat(w.Device); err != nil {
-			if w, err = findTag(name, value); err != nil {
+			if w, err = findTag(name, value); err != nil || w.isArray() {
 				return w, err
 			}
 		}

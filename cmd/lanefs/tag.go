@@ -106,7 +106,9 @@ func (m machine) tagsOfBlock(name string) ([]tagged, error) {
 	defer d.Close()
 	w := where{Device: m.named(m.node(name))}
 	if m.isPartition(name) { // its disk has its PARTUUID
-		return []tagged{{where: w, tags: volumeTags(d)}}, nil
+		part := tagsOfVolume(d)
+		part.where = w
+		return []tagged{part}, nil
 	}
 	all := tagsOn(d, w)
 	shown := m.partitions(name)

@@ -14,13 +14,13 @@ import (
 	"github.com/lanefs/lanefs/blockdev/md"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/blockdev/partition"
-	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
 // A tag that no block device has may be of a PCI function that is bound to user space, where the kernel and udev do not see it: each that
-// nobody has is brought up and asked for its namespaces, their partition tables and superblocks. Only reads are sent.
+// nobody has is brought up and asked for its namespaces, their partition tables and superblocks, and so are the arrays of what they have (tagarray.go).
+// Only reads are sent.
 
 // tagged is a place with its tags; empty: it has none.
 type tagged struct {
@@ -28,6 +28,8 @@ type tagged struct {
 	tags  map[string]string // by LABEL, UUID, PARTLABEL, PARTUUID
 	ids   []string          // its names for ID
 	first blockdev.Bytes    // of a partition: where it begins
+
+	member *md.Superblock // what it says as the member of an array; nil: it is none
 }
 
 // findTag is the device that a tag names: a block device, or what is on a bound function.
@@ -52,7 +54,11 @@ func findTag(name, value string) (where, error) {
 			err = fmt.Errorf("%w; %s could not be asked: %s", err, f.Addr, oneLine(why))
 		}
 	}
-	w, ok, both := choose(all, name, value)
+	arrays, whys := arraysOf(all)
+	for _, why := range whys {
+		err = fmt.Errorf("%w; %s", err, oneLine(why))
+	}
+	w, ok, both := choose(append(all, arrays...), name, value)
 	switch {
 	case both != nil:
 		return w, both
@@ -93,8 +99,8 @@ func choose(all []tagged, name, value string) (found where, ok bool, err error) 
 
 // tagsOf asks a device, a function or an image, for the tags of its namespaces and their partitions.
 func tagsOf(device string) (all []tagged, err error) {
-	cfg := mountConfig{Device: device, Config: mountopt.Default()}
-	cfg.GPU, cfg.ReadOnly, cfg.Lanes = "host", true, 1
+	cfg := askOnly()
+	cfg.Device = device
 	var u unit
 	defer func() {
 		if u.dev != nil {
@@ -144,10 +150,12 @@ func named(all []tagged, w where, ids []string) []tagged {
 	return all
 }
 
-// tagsOn are the tags of what is on a disk: a volume, partitions with volumes, or, where a volume was before the disk had partitions, both.
+// tagsOn are the tags of what is on a disk: a volume, partitions with volumes, or, where a volume was before the disk had partitions, both. The member of an
+// array has no partitions: what looks like them is the array's.
 func tagsOn(d blockdev.Device, w where) (all []tagged) {
-	if tags := volumeTags(d); len(tags) > 0 {
-		all = append(all, tagged{where: w, tags: tags})
+	whole := tagsOfVolume(d)
+	if whole.where = w; whole.member != nil || len(whole.tags) > 0 {
+		all = append(all, whole)
 	}
 	t, err := partition.Read(d)
 	if err != nil || ofMember(d, t) != nil {
@@ -155,25 +163,30 @@ func tagsOn(d blockdev.Device, w where) (all []tagged) {
 	}
 	for _, p := range t.Parts {
 		w.Part = p.Number
-		part := partition.Open(d, p)
-		tags := volumeTags(part)
-		if p.ID != "" {
-			tags["PARTUUID"] = p.ID
+		part := tagsOfVolume(partition.Open(d, p))
+		if part.where, part.first = w, blockdev.Bytes(p.First)*d.Info().BlockSize; p.ID != "" {
+			part.tags["PARTUUID"] = p.ID
 		}
 		if p.Name != "" {
-			tags["PARTLABEL"] = p.Name
+			part.tags["PARTLABEL"] = p.Name
 		}
-		all = append(all, tagged{where: w, tags: tags, first: blockdev.Bytes(p.First) * d.Info().BlockSize})
+		all = append(all, part)
 	}
 	return all
 }
 
-// volumeTags are the tags of an ext4 volume. A member of an array has none: a half of a mirror looks like the volume.
+// tagsOfVolume are the tags of a volume, or what a member says of its array. It has no tags of its own: a half of a mirror looks like the volume.
+func tagsOfVolume(d blockdev.Device) tagged {
+	s, err := md.Find(d)
+	if s != nil || errors.Is(err, md.ErrOld) {
+		return tagged{member: s, tags: map[string]string{}}
+	}
+	return tagged{tags: volumeTags(d)}
+}
+
+// volumeTags are the tags of an ext4 volume.
 func volumeTags(d blockdev.Device) map[string]string {
 	tags := map[string]string{}
-	if s, err := md.Find(d); s != nil || errors.Is(err, md.ErrOld) {
-		return tags
-	}
 	n := max(4096, int(d.Info().BlockSize))
 	if d.Info().Size() < blockdev.Bytes(n) {
 		return tags

@@ -193,52 +193,116 @@ func golden(t *testing.T, name string, files []string, kib []int64) {
 	}
 }
 
-// TestArrayOfFunctions: the kernel's md makes an array of two namespaces, of different controllers, and ext4 on it; LaneFS mounts the two
-// functions, reads and writes; the kernel reads that.
+// TestArrayOfFunctions: the kernel's md makes an array of namespaces of different controllers, and ext4 on it; LaneFS mounts the functions, by their addresses
+// and by what is on the array, reads and writes; the kernel reads that. Members of a linear array follow one another, and of a raid0 whose members are unlike
+// those that are longer go on by themselves, in one of two layouts, which differ where a zone begins at a chunk that is no multiple of its members.
 func TestArrayOfFunctions(t *testing.T) {
-	personality(t, "raid0")
-	const many = "0000:00:06.0"
-	devs := []string{disk(t, nvme0), blockDevice(t, many, 1)}
-	const md9 = "/dev/md9"
-	must(t, "mdadm", append([]string{"--create", md9, "--run", "--force", "--level=0", "--raid-devices=2", "--metadata=1.2", "--chunk=64"}, devs...)...)
-	stop := func() { must(t, "mdadm", "--stop", md9) }
+	for k, c := range []struct {
+		name, level string
+		args        []string
+		unlike      bool
+	}{
+		{"raid0", "raid0", []string{"--metadata=1.2", "--chunk=64"}, false},
+		{"linear", "linear", []string{"--metadata=1.0"}, true},
+		{"unlike alternate", "raid0", []string{"--metadata=1.2", "--chunk=64", "--layout=alternate"}, true},
+		{"unlike original", "raid0", []string{"--metadata=1.2", "--chunk=64", "--layout=original"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			personality(t, c.level)
+			if k > 1 {
+				skipOthers(t, k)
+			}
+			addrs := []string{nvme0, many}
+			if c.unlike {
+				small := map[string]any{"driver": "raw", "size": 32<<20 + 64<<10}
+				addrs = append([]string{plug(t, medium(t, 7, small), nil)}, addrs...)
+			}
+			arrayOfFunctions(t, addrs, c.level, c.args, k == 0)
+		})
+	}
+}
+
+// arrayOfFunctions: with all tags, of which each has the functions asked, all of them are tried.
+func arrayOfFunctions(t *testing.T, addrs []string, level string, args []string, allTags bool) {
+	const (
+		md9  = "/dev/md9"
+		uuid = "0f0e0d0c-0b0a-4908-8706-050403020111"
+	)
+	disks := func() (all []string) {
+		for _, a := range addrs {
+			all = append(all, disk(t, a))
+		}
+		return all
+	}
+	args = append([]string{"--create", md9, "--run", "--force", "--homehost=lab", "--name=fast", "--level=" + level, fmt.Sprint("--raid-devices=", len(addrs))}, args...)
+	must(t, "mdadm", append(args, disks()...)...)
 	t.Cleanup(func() {
 		run("mdadm", "--stop", md9)
-		for _, d := range []string{disk(t, nvme0), blockDevice(t, many, 1)} {
+		for _, d := range disks() {
 			must(t, "mdadm", "--zero-superblock", d)
 		}
 	})
-	mkfs(t, md9)
+	size := strings.TrimSpace(must(t, "blockdev", "--getsize64", md9))
+	mkfs(t, md9, "-L", "lab array", "-U", uuid)
 	var before, after map[string]string
 	kernelMount(t, md9, func(dir string) {
 		fill(t, dir, 1)
 		before = tree(t, dir)
 	})
 	require.Contains(t, refused(t, "bind", nvme0), "is part of the RAID array md9")
-	stop()
+	must(t, "mdadm", "--stop", md9)
 	t.Run("lanefs", func(t *testing.T) {
 		bound(t, nvme0)
-		bound(t, many)
-		require.Contains(t, refused(t, "mount", nvme0, t.TempDir()), "has 2 members, and number 1 is missing")
+		missing := fmt.Sprintf(`fast" \(.*\) has %d members, and number .* is missing`, len(addrs))
+		require.Regexp(t, `no device has LABEL=lab array.* no array is made of `+nvme0+"/1: .*"+missing, refused(t, "mount", "LABEL=lab array", t.TempDir()))
+		for _, a := range addrs {
+			if a != nvme0 {
+				bound(t, a)
+			}
+		}
+		require.Regexp(t, missing, refused(t, "mount", nvme0, t.TempDir()))
 		require.Contains(t, refused(t, "mount", nvme0+","+many+"/2", t.TempDir()), "has no md metadata")
 		// In any order, each with its lanes.
-		both := many + "/1," + nvme0
-		dir := mount(t, both)
+		dir := mount(t, many+"/1,"+strings.Join(addrs[:len(addrs)-1], ","))
 		require.Equal(t, before, tree(t, dir), "LaneFS reads what the kernel wrote")
-		fill(t, dir, 2)
-		must(t, "cp", "-a", filepath.Join(dir, "d1-0"), filepath.Join(dir, "copied"))
-		require.NoError(t, dd("/dev/urandom", filepath.Join(dir, "dd"), "bs=64k", "count=64"))
-		after = tree(t, dir)
 		stat := lanefs(t, "stat", dir)
-		require.Contains(t, stat, "md raid0 of 2")
+		require.Contains(t, stat, fmt.Sprintf("md %s of %d", level, len(addrs)))
 		require.Contains(t, stat, "LANEFS-0")
 		require.Contains(t, stat, "LANEFS-MANY")
 		lanefs(t, "umount", dir)
+		dir = mount(t, "LABEL=lab array")
+		fill(t, dir, 2)
+		must(t, "cp", "-a", filepath.Join(dir, "d1-0"), filepath.Join(dir, "copied"))
+		require.NoError(t, dd("/dev/urandom", filepath.Join(dir, "dd"), "bs=64k", "count=64"))
+		var gaps []string
+		for i, mib := range []int{110, 500} { // behind the end of the smallest member, too, and on each of the others
+			gap := filepath.Join(dir, fmt.Sprint("gap", i))
+			must(t, "fallocate", "-l", fmt.Sprint(mib<<20), gap)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint("behind ", i)), pattern(3<<20, byte(i)), 0o600))
+			gaps = append(gaps, gap)
+		}
+		for _, gap := range gaps {
+			require.NoError(t, os.Remove(gap))
+		}
+		after = tree(t, dir)
+		lanefs(t, "umount", dir)
+		if !allTags {
+			return
+		}
+		dir = mount(t, "UUID="+strings.ToUpper(uuid))
+		require.Equal(t, after, tree(t, dir))
+		lanefs(t, "umount", dir)
+		file := filepath.Join(t.TempDir(), "raw")
+		lanefs(t, "raw", "-r", "/dev/disk/by-id/md-name-lab:fast", file)
+		st, err := os.Stat(file)
+		require.NoError(t, err)
+		require.Equal(t, size, fmt.Sprint(st.Size()))
+		lanefs(t, "umount", file)
 	})
 	if t.Failed() {
 		return
 	}
-	must(t, "mdadm", "--assemble", md9, "--run", disk(t, nvme0), blockDevice(t, many, 1))
+	must(t, "mdadm", append([]string{"--assemble", md9, "--run"}, disks()...)...)
 	fsck(t, md9)
 	kernelMount(t, md9, func(dir string) {
 		require.Equal(t, after, tree(t, dir), "the kernel reads what LaneFS wrote")
