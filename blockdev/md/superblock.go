@@ -41,6 +41,7 @@ const (
 // Superblock is the metadata of a member, version 1.
 type Superblock struct {
 	Minor      int // 0: at the end of the device, 1: at its beginning, 2: 4 KiB behind that
+	At         blockdev.Bytes
 	Features   uint32
 	Set        [16]byte // UUID of the array
 	Name       string
@@ -87,6 +88,9 @@ func (s *Superblock) role() uint16 {
 	return s.roles[s.Number]
 }
 
+// LastAtBeginning is the last place of a superblock that is not at a device's end.
+const LastAtBeginning blockdev.Bytes = 8 * sector
+
 // start is where a superblock of a minor version is, on a device of size bytes; negative: the device is too small.
 func start(minor int, size blockdev.Bytes) blockdev.Bytes {
 	switch minor {
@@ -95,7 +99,7 @@ func start(minor int, size blockdev.Bytes) blockdev.Bytes {
 	case 1:
 		return 0
 	}
-	return 8 * sector
+	return LastAtBeginning
 }
 
 // decode reads a superblock that begins at `at` of a device. nil without an error: it is none.
@@ -115,7 +119,7 @@ func decode(b []byte, minor int, at blockdev.Bytes) (*Superblock, error) {
 		return nil, fmt.Errorf("%w: it has checksum %08x, not %08x", ErrDamaged, got, want)
 	}
 	s := &Superblock{
-		Minor: minor, Features: le.Uint32(b[8:]), Set: [16]byte(b[0x10:]), Name: strings.TrimRight(string(b[0x20:0x40]), "\x00"),
+		Minor: minor, At: at, Features: le.Uint32(b[8:]), Set: [16]byte(b[0x10:]), Name: strings.TrimRight(string(b[0x20:0x40]), "\x00"),
 		Created: le.Uint64(b[0x40:]), Level: int32(le.Uint32(b[0x48:])), Layout: le.Uint32(b[0x4c:]), Chunk: le.Uint32(b[0x58:]),
 		Disks: le.Uint32(b[0x5c:]), DataOffset: le.Uint64(b[0x80:]), DataSize: le.Uint64(b[0x88:]), Number: le.Uint32(b[0xa0:]),
 		Events: le.Uint64(b[0xc8:]), Block: le.Uint32(b[0xe0:]),
@@ -185,27 +189,10 @@ func Find(d blockdev.Device) (newest *Superblock, err error) {
 		}
 		return newest, damaged
 	}
-	// Version 0.90 begins in the last 64 KiB that are aligned to 64 KiB, in the byte order of the machine.
-	b, err := read(OldStart(size))
-	if err != nil || b == nil {
-		return nil, err
-	}
-	if binary.LittleEndian.Uint32(b) == magic && binary.LittleEndian.Uint32(b[4:]) == 0 {
-		return nil, ErrOld
-	}
-	return nil, nil
-}
-
-// OldStart is where a superblock of version 0.90 is, on a device of size bytes, and on a partition that ends where the device does.
-func OldStart(size blockdev.Bytes) blockdev.Bytes {
-	const reserved = 64 << 10
-	return size&^(reserved-1) - reserved
+	return nil, findForeign(size, d.Info().BlockSize, read)
 }
 
 func created(s *Superblock) uint64 { return s.Created & (1<<40 - 1) }
 
 // ErrDamaged is the error of a superblock that is none: md does not take it either.
 var ErrDamaged = errors.New("its md superblock is damaged")
-
-// ErrOld is the error of metadata that md takes and LaneFS does not.
-var ErrOld = errors.New("it has md metadata of version 0.90, which LaneFS does not read: mdadm --assemble --update=metadata makes it version 1.0")

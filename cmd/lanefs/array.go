@@ -149,9 +149,10 @@ func (s *stack) assemble(cfg *mountConfig, log *slog.Logger) (err error) {
 		if cfg.Raw {
 			return nil
 		}
-		super, err := md.Find(s.unit.disk())
+		super, err := member(s.unit.disk())
+		var foreign *md.Foreign
 		switch {
-		case errors.Is(err, md.ErrOld):
+		case errors.As(err, &foreign):
 			return fmt.Errorf("%s: %w", cfg.name(), err)
 		case err != nil: // what cannot be read, or is damaged, makes no member
 			log.Warn("whether the device is a member of an md array cannot be told", "device", cfg.name(), "error", oneLine(err))

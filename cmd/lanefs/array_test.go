@@ -149,18 +149,18 @@ func TestPartitionOfMember(t *testing.T) {
 	const size = 32 << 20
 	img, dir, file := p.path("img"), p.mkdir("mnt"), p.path("raw")
 	p.dirs = append(p.dirs, file)
-	parted := func() *os.File {
+	parted := func(second string) *os.File {
 		f, err := os.Create(img)
 		require.NoError(t, err)
 		require.NoError(t, f.Truncate(size))
 		c := exec.Command("sfdisk", "-q", img)
-		c.Stdin = strings.NewReader("label: dos\nstart=2048, size=32768\nstart=36864, size=28672\n")
+		c.Stdin = strings.NewReader("label: dos\nstart=2048, size=32768\nstart=36864, size=" + second + "\n")
 		out, err := c.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		tool(t, "mkfs.ext4", "-q", "-F", "-E", "offset=1048576", img, "16M")
 		return f
 	}
-	f := parted()
+	f := parted("20480") // a mirror has no room for its metadata
 	p.ok("mount", "--gpu", "host", img+"-part1", dir)
 	p.ok("umount", dir)
 	require.NoError(t, mdtest.Array{Set: 5, Level: 1, Disks: 2}.Write(f, size, 0))
@@ -172,7 +172,7 @@ func TestPartitionOfMember(t *testing.T) {
 	require.NoError(t, f.Close())
 
 	// Version 0.90 does not say where it is: it is the last partition's.
-	f = parted()
+	f = parted("28672")
 	old := make([]byte, 8)
 	binary.LittleEndian.PutUint32(old, 0xa92b4efc)
 	_, err := f.WriteAt(old, size-64<<10)
@@ -193,4 +193,104 @@ func TestPartitionOfMember(t *testing.T) {
 	all, err = tagsOf(img)
 	require.NoError(t, err)
 	require.False(t, slices.ContainsFunc(all, func(a tagged) bool { return a.Part > 0 }), "it has no partitions of its own")
+}
+
+// TestForeignMirror: a half of a mirror of a firmware's (Intel's VROC), or of DRBD's, looks like the volume too. Neither is mounted, as by mount(8), to which
+// libblkid says what it is.
+func TestForeignMirror(t *testing.T) {
+	const size = 16 << 20
+	drbd := make([]byte, 64)
+	binary.BigEndian.PutUint64(drbd, size/512)
+	binary.BigEndian.PutUint32(drbd[60:], 0x8374026b)
+	for _, c := range []struct {
+		kind, want string
+		at         int64
+		sign       []byte
+	}{
+		{"isw_raid_member", "Intel's", size - 2*512, []byte("Intel Raid ISM Cfg Sig. 1.3.00")},
+		{"drbd", "DRBD's", size - 4096, drbd},
+	} {
+		t.Run(c.kind, func(t *testing.T) {
+			p := newPlace(t)
+			img, dir, file := p.path("img"), p.mkdir("mnt"), p.path("raw")
+			p.dirs = append(p.dirs, file)
+			require.NoError(t, os.WriteFile(img, nil, 0o600))
+			require.NoError(t, os.Truncate(img, size))
+			tool(t, "mkfs.ext4", "-q", "-F", img, "15M") // a mirror leaves its metadata out
+			p.ok("mount", "--gpu", "host", img, dir)
+			p.ok("umount", dir)
+			f, err := os.OpenFile(img, os.O_RDWR, 0)
+			require.NoError(t, err)
+			_, err = f.WriteAt(c.sign, c.at)
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+			require.Contains(t, tool(t, "blkid", "-p", img), `TYPE="`+c.kind+`"`)
+			require.Contains(t, p.fails("mount", "--gpu", "host", img, dir), c.want)
+			require.Contains(t, p.fails("check", img), c.want)
+			all, err := tagsOf(img)
+			require.NoError(t, err)
+			_, ok, err := choose(all, "LABEL", "")
+			require.NoError(t, err)
+			require.False(t, ok)
+			for _, a := range all {
+				require.Empty(t, a.tags)
+			}
+			p.ok("raw", "--gpu", "host", "-r", img, file) // which shows what is there
+			p.ok("umount", file)
+		})
+	}
+}
+
+// TestForgedMember: who may write files on a volume may write the last block of the device, and so what looks like metadata at its end. That is data of the
+// volume, which is mounted, and not what the metadata leads to; and it keeps nobody from mounting.
+func TestForgedMember(t *testing.T) {
+	const size, inner = 32 << 20, 20 << 20
+	forge := map[string]func(f *os.File){
+		"an array of one": func(f *os.File) { // of another volume, in a file
+			require.NoError(t, mdtest.Array{Set: 6, Level: -1, Disks: 1, Data: inner / 512}.Write(f, size, 0))
+		},
+		"a half": func(f *os.File) { require.NoError(t, mdtest.Array{Set: 6, Level: 1, Disks: 2}.Write(f, size, 0)) },
+		"0.90": func(f *os.File) {
+			_, err := f.WriteAt([]byte{0xfc, 0x4e, 0x2b, 0xa9, 0, 0, 0, 0}, size-64<<10)
+			require.NoError(t, err)
+		},
+		"firmware's": func(f *os.File) {
+			_, err := f.WriteAt([]byte("Intel Raid ISM Cfg Sig. 1.3.00"), size-2*512)
+			require.NoError(t, err)
+		},
+	}
+	for name, write := range forge {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			img, dir := p.path("img"), p.mkdir("mnt")
+			require.NoError(t, os.WriteFile(img, nil, 0o600))
+			require.NoError(t, os.Truncate(img, size))
+			tool(t, "mkfs.ext4", "-q", "-F", "-L", "outer", img)
+			other := p.path("other")
+			require.NoError(t, os.WriteFile(other, nil, 0o600))
+			require.NoError(t, os.Truncate(other, 8<<20))
+			tool(t, "mkfs.ext4", "-q", "-F", "-L", "inner", other)
+			b, err := os.ReadFile(other)
+			require.NoError(t, err)
+			f, err := os.OpenFile(img, os.O_RDWR, 0)
+			require.NoError(t, err)
+			_, err = f.WriteAt(b, inner)
+			require.NoError(t, err)
+			write(f)
+			require.NoError(t, f.Close())
+			p.ok("mount", "--gpu", "host", img, dir)
+			r, err := p.stat(dir)
+			require.NoError(t, err)
+			require.NotContains(t, r.Device.Model, "md ")
+			p.ok("umount", dir)
+			all, err := tagsOf(img)
+			require.NoError(t, err)
+			arrays, why := arraysOf(all)
+			require.Empty(t, why)
+			require.Empty(t, arrays)
+			_, ok, err := choose(all, "LABEL", "outer")
+			require.NoError(t, err)
+			require.True(t, ok)
+		})
+	}
 }

@@ -1,19 +1,16 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/blockdev"
-	"github.com/lanefs/lanefs/blockdev/md"
 	"github.com/lanefs/lanefs/blockdev/partition"
 )
 
@@ -129,25 +126,10 @@ func openPart(d blockdev.Device, cfg *mountConfig, log *slog.Logger) (*partition
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Device, err)
 	}
-	if err := ofMember(d, t); err != nil && !cfg.Raw {
-		return nil, fmt.Errorf("%s: %w; what looks like a partition of it is one of the array (mdadm --zero-superblock, if there is no such array any more)", cfg.Device, err)
+	if err := ofMember(d); err != nil && !cfg.Raw {
+		return nil, fmt.Errorf("%s: %w; what looks like a partition of it is one of the array (wipefs, if there is no such array any more)", cfg.Device, err)
 	}
 	return partition.Open(d, p), nil
-}
-
-// ofMember says that a disk with a partition table is the member of an md array, whose table that is: a half of a mirror looks like the mirror. An array's
-// own metadata may be the last thing in a partition, and so on the disk.
-func ofMember(d blockdev.Device, t *partition.Table) error {
-	s, err := md.Find(d)
-	if s != nil {
-		return fmt.Errorf("it is a member of %s", s.Array())
-	}
-	i := d.Info()
-	at := blockdev.LBA(md.OldStart(i.Size()) / i.BlockSize)
-	if !errors.Is(err, md.ErrOld) || slices.ContainsFunc(t.Parts, func(p partition.Part) bool { return at >= p.First && at < p.First+blockdev.LBA(p.Blocks) }) {
-		return nil // what cannot be read, or is damaged, makes no member
-	}
-	return err
 }
 
 // disk is the unit's namespace, or the partition of it that is meant.

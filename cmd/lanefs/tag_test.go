@@ -31,7 +31,7 @@ func volumes(t *testing.T, names ...string) machine {
 		node := m.path("dev", name)
 		require.NoError(t, os.WriteFile(node, nil, 0o600))
 		require.NoError(t, os.Truncate(node, 8<<20))
-		tool(t, "mkfs.ext4", "-q", "-F", "-L", tagLabel, "-U", tagUUID, node)
+		tool(t, "mkfs.ext4", "-q", "-F", "-L", tagLabel, "-U", tagUUID, node, "7M") // an array's metadata have room behind it
 	}
 	return m
 }
@@ -257,7 +257,7 @@ func TestTagsOnDisk(t *testing.T) {
 		vol := filepath.Join(dir, "vol")
 		require.NoError(t, os.WriteFile(vol, nil, 0o600))
 		require.NoError(t, os.Truncate(vol, 8<<20))
-		tool(t, "mkfs.ext4", "-q", "-F", "-L", tagLabel, "-U", tagUUID, vol)
+		tool(t, "mkfs.ext4", "-q", "-F", "-L", tagLabel, "-U", tagUUID, vol, "7M") // an array's metadata have room behind it
 		b, err := os.ReadFile(vol)
 		require.NoError(t, err)
 		f, err := os.OpenFile(img, os.O_RDWR, 0)

@@ -14,7 +14,6 @@ import (
 	"github.com/lanefs/lanefs/blockdev/md"
 	"github.com/lanefs/lanefs/blockdev/namespace"
 	"github.com/lanefs/lanefs/blockdev/partition"
-	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/gpu/vfio/pci"
 )
 
@@ -158,7 +157,7 @@ func tagsOn(d blockdev.Device, w where) (all []tagged) {
 		all = append(all, whole)
 	}
 	t, err := partition.Read(d)
-	if err != nil || ofMember(d, t) != nil {
+	if err != nil || ofMember(d) != nil {
 		return all
 	}
 	for _, p := range t.Parts {
@@ -177,8 +176,9 @@ func tagsOn(d blockdev.Device, w where) (all []tagged) {
 
 // tagsOfVolume are the tags of a volume, or what a member says of its array. It has no tags of its own: a half of a mirror looks like the volume.
 func tagsOfVolume(d blockdev.Device) tagged {
-	s, err := md.Find(d)
-	if s != nil || errors.Is(err, md.ErrOld) {
+	s, err := member(d)
+	var foreign *md.Foreign
+	if s != nil || errors.As(err, &foreign) {
 		return tagged{member: s, tags: map[string]string{}}
 	}
 	return tagged{tags: volumeTags(d)}
@@ -187,20 +187,8 @@ func tagsOfVolume(d blockdev.Device) tagged {
 // volumeTags are the tags of an ext4 volume.
 func volumeTags(d blockdev.Device) map[string]string {
 	tags := map[string]string{}
-	n := max(4096, int(d.Info().BlockSize))
-	if d.Info().Size() < blockdev.Bytes(n) {
-		return tags
-	}
-	b, err := d.Alloc(n)
-	if err != nil {
-		return tags
-	}
-	defer b.Release()
-	if err := d.Read(0, b.Slice(0, n)); err != nil {
-		return tags
-	}
-	s, err := disk.DecodeSuperblock(b.Bytes()[disk.SuperblockOffset:n])
-	if err != nil {
+	s := volumeOn(d)
+	if s == nil {
 		return tags
 	}
 	tags["UUID"] = uuidText(s.UUID)
