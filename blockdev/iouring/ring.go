@@ -35,10 +35,10 @@ type Options struct {
 	Entries int           // commands at once, at least 1
 	Flags   uint32        // Setup…
 	Wide    bool          // submission entries are WideSQEs
-	Limit   time.Duration // of Await
+	Limit   time.Duration // of Await and EnterKeeping
 }
 
-// limit is the argument of Await: not on a stack, which moves.
+// limit is an argument of io_uring_enter: not on a stack, which moves.
 type limit struct {
 	arg eventsArg
 	ts  unix.Timespec
@@ -174,15 +174,19 @@ func (r *Ring) Enter(wait bool) error {
 }
 
 // EnterKeeping is Enter(true) in which the calling thread keeps its Go processor, as if it ran. The Go runtime sends such a thread a signal when it
-// needs the processor, and any signal ends the wait. So it may return without a completion, and what the kernel took nothing of is left for the
-// next Enter.
+// needs the processor, and any signal ends the wait; so does Options.Limit, unless that is 0 or the kernel knows no limits. A signal may be lost when a debugger lets the thread go, and then the runtime waits
+// for the thread and sends no other. So it may return without a completion, and what the kernel took nothing of is left for the next Enter.
 func (r *Ring) EnterKeeping() error {
 	r.Publish()
-	n, _, errno := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), 1, enterGetEvents, 0, 0)
+	flags, arg, size := uintptr(enterGetEvents), unsafe.Pointer(nil), uintptr(0)
+	if r.limit != nil && r.limit.ts != (unix.Timespec{}) {
+		flags, arg, size = flags|enterExtArg, unsafe.Pointer(&r.limit.arg), unsafe.Sizeof(r.limit.arg)
+	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), 1, flags, uintptr(arg), size)
 	switch errno {
 	case 0:
 		r.submitted += uint32(n)
-	case unix.EAGAIN, unix.EBUSY, unix.EINTR:
+	case unix.EAGAIN, unix.EBUSY, unix.EINTR, unix.ETIME:
 	default:
 		return os.NewSyscallError("io_uring_enter", errno)
 	}

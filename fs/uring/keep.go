@@ -12,7 +12,8 @@ import (
 //
 // So a thread to which requests come quickly keeps its processor while it waits (keeper): for the runtime it runs. Then the monitor has nothing to do, and
 // sleeps for 10 ms at a time. When the runtime needs the thread, to stop the world or since it has run for 10 ms without a break, it sends
-// it a signal. That ends the wait, and the thread begins another. A keeper stays one until no request has come for keepWait. It has missed some
+// it a signal. That ends the wait, and the thread begins another. Such a signal can be lost where a debugger detaches from the thread (strace), and the runtime sends no second one: so no wait is
+// longer than keepWait. A keeper stays one until no request has come for that long. It has missed some
 // signals by then, at a cost far below that of the monitor's search, which each thread that gives its processor back sets off: a program that the
 // scheduler moves to another CPU, or that waits for something else, comes back within that time.
 //

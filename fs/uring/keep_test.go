@@ -1,10 +1,15 @@
 package uring_test
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -43,6 +48,47 @@ func TestKeepers(t *testing.T) {
 	busy()
 	require.Eventually(t, func() bool { return m.Rings.Keeping() == 0 }, time.Minute, time.Millisecond)
 	require.ErrorIs(t, unix.Stat(m.Dir+"/none", &st), unix.ENOENT)
+}
+
+// deaf is a file system whose threads hear no signal of the runtime's once they have looked for a name.
+type deaf struct {
+	*nullfs.FS
+	threads atomic.Int32 // times that one became so
+}
+
+func (d *deaf) Lookup(cancel <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	var set unix.Sigset_t
+	set.Val[0] = 1 << (unix.SIGURG - 1)
+	if unix.PthreadSigmask(unix.SIG_BLOCK, &set, nil) == nil {
+		d.threads.Add(1)
+	}
+	return d.FS.Lookup(cancel, in, name, out)
+}
+
+// TestSignalLost: a keeper that hears no signal, as when a debugger let its thread go and the signal was lost, holds up the runtime for a moment only.
+func TestSignalLost(t *testing.T) {
+	uringtest.Enable(t)
+	procs := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(procs)
+	runtime.GOMAXPROCS(runtime.NumCPU() + uring.DefaultKeepers(runtime.NumCPU()))
+	d := &deaf{FS: nullfs.New()}
+	m := mount(t, d, true)
+	for range 5 {
+		require.Eventually(t, func() bool {
+			var st unix.Stat_t
+			for range 1000 {
+				require.ErrorIs(t, unix.Stat(m.Dir+"/none", &st), unix.ENOENT)
+			}
+			return m.Rings.Keeping() > 0
+		}, time.Minute, time.Millisecond)
+		const late = 20 * time.Second
+		end := exec.Command("sh", "-c", fmt.Sprintf("sleep %d; kill -KILL %d; umount -l %s", late/time.Second, os.Getpid(), m.Dir)) // else the test would not end
+		require.NoError(t, end.Start())
+		runtime.GC()
+		require.NoError(t, end.Process.Kill())
+		_ = end.Wait()
+	}
+	require.Positive(t, d.threads.Load())
 }
 
 // TestNoKeepers: a runtime that sends no signals would wait for keepers.

@@ -8,5 +8,5 @@ import "github.com/lanefs/lanefs/blockdev/iouring"
 // the ring until the ring's last descriptor is closed; if another thread of the process waits for that very request, in writeback of
 // its own mount, the process never ends, and aborting the connection does not help (Linux 6.18).
 func newRing(n int) (*iouring.Ring, error) {
-	return iouring.New(iouring.Options{Entries: n, Wide: true, Flags: iouring.SetupSingleIssuer | iouring.SetupCoopTaskrun | iouring.SetupTaskrunFlag})
+	return iouring.New(iouring.Options{Entries: n, Wide: true, Limit: keepWait, Flags: iouring.SetupSingleIssuer | iouring.SetupCoopTaskrun | iouring.SetupTaskrunFlag})
 }
