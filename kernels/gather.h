@@ -42,28 +42,23 @@ template <typename U> LANEFS_FN U load_once(const U *p) {
 #endif
 }
 
-/* The i-th of so many threads: its part of so many units, each by `load`, and that many loads in flight. */
-template <uint32_t loads, typename U, typename Load>
-LANEFS_FN void copy_part(uint64_t i, uint64_t threads, uint64_t dst, uint64_t src, uint64_t units, Load load) {
+/* All together: copies `units` units, gather_loads of a thread at a time. */
+template <typename U> LANEFS_FN void copy_units(uint64_t dst, uint64_t src, uint64_t units) {
+	constexpr uint64_t threads = wave::W;
 	U *to = at<U>(dst);
 	const U *from = at<const U>(src);
-	for (; i + (loads - 1) * threads < units; i += loads * threads) {
-		U v[loads];
+	uint64_t i = self<wave>();
+	for (; i + (gather_loads - 1) * threads < units; i += gather_loads * threads) {
+		U v[gather_loads];
 #pragma unroll
-		for (uint32_t k = 0; k < loads; k++)
-			v[k] = load(from + i + k * threads);
+		for (uint32_t k = 0; k < gather_loads; k++)
+			v[k] = load_once(from + i + k * threads);
 #pragma unroll
-		for (uint32_t k = 0; k < loads; k++)
+		for (uint32_t k = 0; k < gather_loads; k++)
 			to[i + k * threads] = v[k];
 	}
 	for (; i < units; i += threads)
-		to[i] = load(from + i);
-}
-
-/* All together: copies `units` units. */
-template <typename U> LANEFS_FN void copy_units(uint64_t dst, uint64_t src, uint64_t units) {
-	constexpr uint64_t width = wave::W;
-	copy_part<gather_loads, U>(self<wave>(), width, dst, src, units, load_once<U>);
+		to[i] = load_once(from + i);
 }
 
 /* All together: copies a piece by units of U as far as its ends are multiples of them, and the rest by bytes. */
