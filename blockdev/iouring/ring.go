@@ -23,7 +23,7 @@ type Ring struct {
 	entries        uint32 // of the submission queue
 	entrySize      uint32 // bytes
 	completions    []CQE
-	limit          *limit
+	limit          *limit // nil: there is none
 
 	tail      uint32 // of the submission queue, as Next has it
 	submitted uint32 // as the kernel has it
@@ -64,7 +64,7 @@ func New(opt Options) (*Ring, error) {
 		}
 	}
 	r := &Ring{fd: int(fd), entrySize: uint32(unsafe.Sizeof(SQE{}))}
-	if p.features&featExtArg != 0 {
+	if opt.Limit > 0 && p.features&featExtArg != 0 {
 		r.limit = &limit{ts: unix.NsecToTimespec(int64(opt.Limit))}
 		r.limit.arg.ts = uint64(uintptr(unsafe.Pointer(&r.limit.ts)))
 	}
@@ -174,12 +174,12 @@ func (r *Ring) Enter(wait bool) error {
 }
 
 // EnterKeeping is Enter(true) in which the calling thread keeps its Go processor, as if it ran. The Go runtime sends such a thread a signal when it
-// needs the processor, and any signal ends the wait; so does Options.Limit, unless that is 0 or the kernel knows no limits. A signal may be lost when a debugger lets the thread go, and then the runtime waits
+// needs the processor, and any signal ends the wait; so does Options.Limit, if there is one and the kernel knows limits. A signal may be lost when a debugger lets the thread go, and then the runtime waits
 // for the thread and sends no other. So it may return without a completion, and what the kernel took nothing of is left for the next Enter.
 func (r *Ring) EnterKeeping() error {
 	r.Publish()
 	flags, arg, size := uintptr(enterGetEvents), unsafe.Pointer(nil), uintptr(0)
-	if r.limit != nil && r.limit.ts != (unix.Timespec{}) {
+	if r.limit != nil {
 		flags, arg, size = flags|enterExtArg, unsafe.Pointer(&r.limit.arg), unsafe.Sizeof(r.limit.arg)
 	}
 	n, _, errno := unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.tail-r.submitted), 1, flags, uintptr(arg), size)
@@ -193,8 +193,8 @@ func (r *Ring) EnterKeeping() error {
 	return nil
 }
 
-// Await returns when a completion is there that was not reaped, or after Options.Limit; early if a signal comes, and at once on a kernel that
-// knows no limits. It submits nothing.
+// Await returns when a completion is there that was not reaped, or after Options.Limit; early if a signal comes, and at once without a limit
+// and on a kernel that knows none. It submits nothing.
 func (r *Ring) Await() {
 	if r.limit == nil {
 		return
