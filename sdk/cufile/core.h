@@ -147,8 +147,7 @@ HIDDEN int stream_wait(struct gpu *g, void *stream); /* not 0: also if it is cap
  * the driver.
  */
 struct pinned {
-	char *host;
-	uint64_t device;      /* host, for the GPU; 0: it cannot address it */
+	uint64_t device;      /* where the GPU addresses it; 0: it cannot */
 	_Atomic uint32_t *word;
 	uint64_t word_device;
 	uint32_t number;      /* the last one */

@@ -82,7 +82,6 @@ static struct bounce *new_bounce(struct gpu *g, size_t size)
 		struct pinned *p = &b->pinned;
 		if (!rc && !g->hip && size == SMALL && CALL(g, "MemHostGetDevicePointer_v2", (uint64_t *, void *, unsigned), &p->device, b->data, 0))
 			p->device = 0;
-		p->host = b->data;
 		p->word = (void *)(b->data + size);
 		p->word_device = p->device + size;
 		lanefs_gpu_leave(g, &was);

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "testcuda.h"
@@ -18,20 +17,12 @@ enum { KIB = 1 << 10, ROOM = 256 * KIB, STAYS = 60 * 1000 /* ms: until somebody 
 
 static void *context[2];
 static CUfileHandle_t handle;
-static void (*copier)(int does, unsigned ms);
 
 static unsigned char *memory(int device, size_t n)
 {
 	void *p;
 	WANT(cuda.current(context[device]) == 0 && cuda.malloc(&p, n) == 0 && cuda.current(context[0]) == 0);
 	return p;
-}
-
-static uint64_t now_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 /* i: which sixteen bytes it begins at. */
@@ -47,7 +38,7 @@ static unsigned copies(void) { return cuda.calls("cuMemcpyHtoDAsync_v2") + cuda.
 /* Reads until a read was not the driver's: the kernel is there. */
 static void engaged(unsigned char *m)
 {
-	uint64_t end = now_ms() + 60 * 1000;
+	int64_t end = now_ms() + 60 * 1000;
 	for (unsigned i = 0;; i++) {
 		cuda.calls(NULL);
 		read_right(m, 4096, i);
@@ -78,10 +69,8 @@ static int fd;
 static void begin(void)
 {
 	load(context, 2);
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-	WANT(lib && (*(void **)&copier = dlsym(lib, "fake_cuda_copier")));
 	WANT(cuda.current(context[0]) == 0);
-	copier(COPIES, STAYS);
+	cuda.copier(COPIES, STAYS);
 	handle = reg(fd);
 }
 
@@ -91,7 +80,7 @@ static void sizes(void)
 	begin();
 	unsigned char *m = memory(0, ROOM), *other = memory(1, ROOM);
 	engaged(m);
-	uint64_t end = now_ms() + 120 * 1000;
+	int64_t end = now_ms() + 120 * 1000;
 	static const struct { size_t n, to; int by_it; } reads[] = {{16, 0, 1}, {4096, 0, 1}, {4096, 4096, 1}, {4112, 16, 1}, {16384, 16, 1}, {20000, 32, 1}, {65536, 4096, 1}, {65520, 16, 1}, {4096, 8, 0}, {4090, 0, 0},
 		{65552, 0, 0}};
 	for (unsigned round = 0; round < 3; round++)
@@ -131,11 +120,11 @@ static void refuses(void)
 	unsigned char *m = memory(0, ROOM), *lost = memory(0, 4096);
 	for (unsigned i = 0; i < 5; i++) {
 		engaged(m);
-		copier(REFUSES, STAYS);
+		cuda.copier(REFUSES, STAYS);
 		cuda.calls(NULL);
 		read_right(lost, 4096, 100 + i);
 		WANT(copies() == 1);
-		copier(COPIES, STAYS);
+		cuda.copier(COPIES, STAYS);
 		memset(lost, 'x', 4096);
 		engaged(m);
 		read_right(m, 4096, 3);
@@ -144,9 +133,9 @@ static void refuses(void)
 	}
 	/* One that does nothing, until the driver is asked. */
 	engaged(m);
-	copier(HANGS, STAYS);
+	cuda.copier(HANGS, STAYS);
 	read_right(m, 4096, 9);
-	copier(COPIES, STAYS);
+	cuda.copier(COPIES, STAYS);
 	engaged(m);
 }
 
@@ -155,7 +144,7 @@ static unsigned launched_in(unsigned char *m, unsigned ms)
 {
 	cuda.calls(NULL);
 	unsigned n = 0;
-	for (uint64_t end = now_ms() + ms; now_ms() < end; n++)
+	for (int64_t end = now_ms() + ms; now_ms() < end; n++)
 		read_right(m, 4096, n);
 	return cuda.calls("cuLaunchKernel");
 }
@@ -165,16 +154,16 @@ static void not_yet(void)
 {
 	begin();
 	unsigned char *m = memory(0, ROOM);
-	uint64_t start = 0;
+	int64_t start = 0;
 	for (unsigned i = 0; i < BAD; i++) {
-		copier(NOT_YET, STAYS);
+		cuda.copier(NOT_YET, STAYS);
 		start = now_ms();
 		WANT(launched_in(m, 20) == 1);
-		copier(COPIES, 0); /* it begins, and leaves */
+		cuda.copier(COPIES, 0); /* it begins, and leaves */
 		usleep(20 * 1000);
 	}
 	WANT(launched_in(m, 100) == 0 || now_ms() - start > PAUSE);
-	copier(COPIES, STAYS);
+	cuda.copier(COPIES, STAYS);
 	usleep(PAUSE * 1000);
 	engaged(m);
 }
@@ -184,23 +173,23 @@ static void away(void)
 {
 	begin();
 	unsigned char *m = memory(0, ROOM);
-	copier(AWAY, 5);
-	uint64_t start = 0;
+	cuda.copier(AWAY, 5);
+	int64_t start = 0;
 	for (unsigned i = 0; i < BAD; i++) {
 		start = now_ms();
 		engaged(m);
 		usleep(50 * 1000);
 	}
 	WANT(launched_in(m, 100) == 0 || now_ms() - start > PAUSE);
-	copier(COPIES, STAYS);
+	cuda.copier(COPIES, STAYS);
 	usleep(PAUSE * 1000);
 	engaged(m);
 	/* One alone says nothing. */
-	copier(AWAY, 5);
+	cuda.copier(AWAY, 5);
 	cuda.sync(NULL);
 	usleep(50 * 1000);
 	engaged(m);
-	copier(COPIES, STAYS);
+	cuda.copier(COPIES, STAYS);
 	engaged(m);
 }
 
@@ -209,10 +198,10 @@ static void in_vain(void)
 {
 	begin();
 	unsigned char *m = memory(0, ROOM);
-	copier(AT_ONCE, 0);
+	cuda.copier(AT_ONCE, 0);
 	unsigned n = launched_in(m, 500);
 	WANT(n >= 1 && n <= 8);
-	copier(COPIES, STAYS);
+	cuda.copier(COPIES, STAYS);
 	usleep(PAUSE * 1000);
 	engaged(m);
 }
@@ -226,7 +215,7 @@ static void fails(void)
 		read_right(m, 4096, i);
 	}
 	cuda.fail("", 0);
-	uint64_t start = now_ms();
+	int64_t start = now_ms();
 	WANT(launched_in(m, 100) == 0 || now_ms() - start > PAUSE / 2);
 	usleep(PAUSE * 1000);
 	engaged(m);
@@ -238,11 +227,9 @@ static void lost(void)
 	begin();
 	unsigned char *m = memory(0, ROOM);
 	engaged(m);
-	copier(HANGS, STAYS);
-	void (*lose)(void);
-	WANT((*(void **)&lose = dlsym(RTLD_DEFAULT, "fake_cuda_lose")) || (*(void **)&lose = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "fake_cuda_lose")));
-	cuda.on("cuStreamSynchronize", lose);
-	uint64_t start = now_ms();
+	cuda.copier(HANGS, STAYS);
+	cuda.on("cuStreamSynchronize", cuda.lose);
+	int64_t start = now_ms();
 	WANT(cuFileRead(handle, m, 4096, 0, 0) == -CU_FILE_CUDA_DRIVER_ERROR && now_ms() - start < 30 * 1000);
 }
 
@@ -281,7 +268,7 @@ static void threads(void)
 {
 	enum { THREADS = 8 };
 	begin();
-	copier(COPIES, 5);
+	cuda.copier(COPIES, 5);
 	pthread_t t[THREADS];
 	for (unsigned round = 0; round < 3; round++) {
 		for (intptr_t i = 0; i < THREADS; i++)
@@ -302,7 +289,7 @@ static void dense(void)
 		WANT(cuda.calls("cuLaunchKernel") == 0);
 		usleep(100);
 	}
-	uint64_t end = now_ms() + 60 * 1000;
+	int64_t end = now_ms() + 60 * 1000;
 	cuda.calls(NULL);
 	while (!cuda.calls("cuLaunchKernel")) {
 		for (unsigned i = 0; i < 1000; i++)

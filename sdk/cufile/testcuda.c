@@ -35,13 +35,6 @@ static unsigned char *memory(int device, size_t n)
 	return p;
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* The driver's calls of one read or write, when everything has been used before. */
 static unsigned calls_of(CUfileHandle_t h, int read, void *p, size_t n, off_t at)
 {

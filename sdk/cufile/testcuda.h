@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cufile.h"
 
@@ -21,7 +22,7 @@ static struct {
 	int (*init)(unsigned), (*retain)(void **, int), (*current)(void *), (*malloc)(void **, size_t), (*free)(void *), (*pin)(void *, size_t, unsigned), (*unpin)(void *);
 	int (*create)(void **, unsigned), (*destroy)(void *), (*sync)(void *), (*copy)(void *, const void *, size_t, void *);
 	unsigned (*calls)(const char *);
-	void (*slow)(unsigned), (*fail)(const char *, int), (*on)(const char *, void (*)(void));
+	void (*slow)(unsigned), (*fail)(const char *, int), (*on)(const char *, void (*)(void)), (*lose)(void), (*copier)(int, unsigned);
 } cuda;
 
 /* The primary contexts of the first devices. */
@@ -32,12 +33,20 @@ __attribute__((unused)) static void load(void **context, int devices)
 	const struct { void *at; const char *name; } all[] = {{&cuda.init, "cuInit"}, {&cuda.retain, "cuDevicePrimaryCtxRetain"}, {&cuda.current, "cuCtxSetCurrent"},
 		{&cuda.malloc, "cuMemAlloc_v2"}, {&cuda.free, "cuMemFree_v2"}, {&cuda.pin, "cuMemHostRegister_v2"}, {&cuda.unpin, "cuMemHostUnregister"},
 		{&cuda.create, "cuStreamCreate"}, {&cuda.destroy, "cuStreamDestroy_v2"}, {&cuda.sync, "cuStreamSynchronize"}, {&cuda.copy, "cuMemcpyAsync"},
-		{&cuda.calls, "fake_cuda_calls"}, {&cuda.slow, "fake_cuda_slow"}, {&cuda.fail, "fake_cuda_fail"}, {&cuda.on, "fake_cuda_on"}};
+		{&cuda.calls, "fake_cuda_calls"}, {&cuda.slow, "fake_cuda_slow"}, {&cuda.fail, "fake_cuda_fail"}, {&cuda.on, "fake_cuda_on"},
+		{&cuda.lose, "fake_cuda_lose"}, {&cuda.copier, "fake_cuda_copier"}};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		WANT((*(void **)all[i].at = dlsym(lib, all[i].name)));
 	WANT(cuda.init(0) == 0);
 	for (int i = 0; i < devices; i++)
 		WANT(cuda.retain(&context[i], i) == 0);
+}
+
+__attribute__((unused)) static int64_t now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 static CUfileHandle_t reg(int fd)
