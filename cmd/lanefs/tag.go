@@ -106,7 +106,7 @@ func (m machine) tagsOfBlock(name string) ([]tagged, error) {
 	defer d.Close()
 	w := where{Device: m.named(m.node(name))}
 	if m.isPartition(name) { // its disk has its PARTUUID
-		part := tagsOfVolume(d)
+		part, _ := tagsOfVolume(d)
 		part.where = w
 		return []tagged{part}, nil
 	}

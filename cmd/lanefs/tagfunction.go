@@ -152,17 +152,17 @@ func named(all []tagged, w where, ids []string) []tagged {
 // tagsOn are the tags of what is on a disk: a volume, partitions with volumes, or, where a volume was before the disk had partitions, both. The member of an
 // array has no partitions: what looks like them is the array's.
 func tagsOn(d blockdev.Device, w where) (all []tagged) {
-	whole := tagsOfVolume(d)
+	whole, ofArray := tagsOfVolume(d)
 	if whole.where = w; whole.member != nil || len(whole.tags) > 0 {
 		all = append(all, whole)
 	}
 	t, err := partition.Read(d)
-	if err != nil || ofMember(d) != nil {
+	if err != nil || ofArray {
 		return all
 	}
 	for _, p := range t.Parts {
 		w.Part = p.Number
-		part := tagsOfVolume(partition.Open(d, p))
+		part, _ := tagsOfVolume(partition.Open(d, p))
 		if part.where, part.first = w, blockdev.Bytes(p.First)*d.Info().BlockSize; p.ID != "" {
 			part.tags["PARTUUID"] = p.ID
 		}
@@ -175,13 +175,13 @@ func tagsOn(d blockdev.Device, w where) (all []tagged) {
 }
 
 // tagsOfVolume are the tags of a volume, or what a member says of its array. It has no tags of its own: a half of a mirror looks like the volume.
-func tagsOfVolume(d blockdev.Device) tagged {
+func tagsOfVolume(d blockdev.Device) (t tagged, ofArray bool) {
 	s, err := member(d)
 	var foreign *md.Foreign
 	if s != nil || errors.As(err, &foreign) {
-		return tagged{member: s, tags: map[string]string{}}
+		return tagged{member: s, tags: map[string]string{}}, true
 	}
-	return tagged{tags: volumeTags(d)}
+	return tagged{tags: volumeTags(d)}, false
 }
 
 // volumeTags are the tags of an ext4 volume.
