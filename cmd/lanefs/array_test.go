@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -153,10 +152,7 @@ func TestPartitionOfMember(t *testing.T) {
 		f, err := os.Create(img)
 		require.NoError(t, err)
 		require.NoError(t, f.Truncate(size))
-		c := exec.Command("sfdisk", "-q", img)
-		c.Stdin = strings.NewReader("label: dos\nstart=2048, size=32768\nstart=36864, size=" + second + "\n")
-		out, err := c.CombinedOutput()
-		require.NoError(t, err, "%s", out)
+		partitioned(t, img, "label: dos\nstart=2048, size=32768\nstart=36864, size="+second+"\n")
 		tool(t, "mkfs.ext4", "-q", "-F", "-E", "offset=1048576", img, "16M")
 		return f
 	}
@@ -185,10 +181,7 @@ func TestPartitionOfMember(t *testing.T) {
 	require.True(t, slices.ContainsFunc(all, func(a tagged) bool { return a.Part == 1 && a.tags["UUID"] != "" }))
 	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part2", dir), "md metadata of version 0.90")
 	// Behind the last partition it is the disk's.
-	c := exec.Command("sfdisk", "-q", img)
-	c.Stdin = strings.NewReader("label: dos\nstart=2048, size=32768\nstart=36864, size=20480\n")
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	partitioned(t, img, "label: dos\nstart=2048, size=32768\nstart=36864, size=20480\n")
 	require.Contains(t, p.fails("mount", "--gpu", "host", img+"-part1", dir), "md metadata of version 0.90")
 	all, err = tagsOf(img)
 	require.NoError(t, err)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +17,7 @@ import (
 // TestArrayOnGPU: a partition of an array of two images, by lanes of a GPU, here the stand-in for ROCm: each member has lanes of its own, the
 // members' data are in one pool, and a program has a file of the array as memory of the GPU, which follows the file.
 func TestArrayOnGPU(t *testing.T) {
-	sfdisk, err := exec.LookPath("sfdisk")
+	_, err := exec.LookPath("sfdisk")
 	if err != nil {
 		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
 	}
@@ -36,10 +35,7 @@ func TestArrayOnGPU(t *testing.T) {
 	ab, file, dir := img[0]+","+img[1], p.path("raw"), p.mkdir("mnt")
 	p.dirs = append(p.dirs, file)
 	p.ok("raw", "--gpu", "host", ab, file)
-	c := exec.Command(sfdisk, "-q", file)
-	c.Stdin = strings.NewReader("label: gpt\nsize=4M\nsize=64M\n")
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	partitioned(t, file, "label: gpt\nsize=4M\nsize=64M\n")
 	p.ok("umount", file)
 	p.ok("raw", "--gpu", "host", ab+",p2", file)
 	st, err := os.Stat(file)

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -111,16 +110,13 @@ func TestBenchDrawing(t *testing.T) {
 
 // TestBenchPartition: what is written stays within the partition.
 func TestBenchPartition(t *testing.T) {
-	sfdisk, err := exec.LookPath("sfdisk")
+	_, err := exec.LookPath("sfdisk")
 	if err != nil {
 		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
 	}
 	p := newPlace(t)
 	img := p.plain("disk", 8)
-	c := exec.Command(sfdisk, "-q", img)
-	c.Stdin = strings.NewReader("label: gpt\nsize=1M\nsize=2M\n")
-	said, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", said)
+	partitioned(t, img, "label: gpt\nsize=1M\nsize=2M\n")
 	before, err := os.ReadFile(img)
 	require.NoError(t, err)
 	p.ok("bench", "--gpu", "host", "--destroy", "--reads", "0", "--count", "1024", "--sequential", img+"-part2") // twice, from one end to the other

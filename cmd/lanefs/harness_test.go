@@ -283,6 +283,15 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
+// partitioned writes a table of partitions, as sfdisk reads it, to an image.
+func partitioned(t *testing.T, image, table string) {
+	t.Helper()
+	c := exec.Command("sfdisk", "-q", image)
+	c.Stdin = strings.NewReader(table)
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
 // fsck wants e2fsck to find nothing.
 func fsck(t *testing.T, image string) {
 	t.Helper()

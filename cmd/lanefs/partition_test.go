@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,7 +37,7 @@ func TestSplitDevice(t *testing.T) {
 // TestPartition: a partition of an image, made by sfdisk, is formatted, mounted and checked; the kernel finds the same volume where it sees
 // the partition.
 func TestPartition(t *testing.T) {
-	sfdisk, err := exec.LookPath("sfdisk")
+	_, err := exec.LookPath("sfdisk")
 	if err != nil {
 		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
 	}
@@ -46,10 +45,7 @@ func TestPartition(t *testing.T) {
 	img := p.path("disk")
 	require.NoError(t, os.WriteFile(img, nil, 0o600))
 	require.NoError(t, os.Truncate(img, 96<<20))
-	c := exec.Command(sfdisk, "-q", img)
-	c.Stdin = strings.NewReader("label: gpt\nsize=16M\nsize=64M\n")
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	partitioned(t, img, "label: gpt\nsize=16M\nsize=64M\n")
 
 	file, dir := p.path("raw"), p.mkdir("mnt")
 	p.dirs = append(p.dirs, file)

@@ -244,15 +244,12 @@ func TestTagsOnDisk(t *testing.T) {
 	img := filepath.Join(dir, "disk")
 	require.NoError(t, os.WriteFile(img, nil, 0o600))
 	require.NoError(t, os.Truncate(img, 40<<20))
-	sfdisk, err := exec.LookPath("sfdisk")
+	_, err := exec.LookPath("sfdisk")
 	if err != nil {
 		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
 	}
-	c := exec.Command(sfdisk, "-q", img)
-	c.Stdin = strings.NewReader("label: gpt\nstart=2048, size=16384, name=\"first one\"\nstart=20480, size=16384, uuid=6F1B2C3D-0002-4002-8003-0123456789AB\n" +
+	partitioned(t, img, "label: gpt\nstart=2048, size=16384, name=\"first one\"\nstart=20480, size=16384, uuid=6F1B2C3D-0002-4002-8003-0123456789AB\n"+
 		"start=40960, size=16384, uuid=6F1B2C3D-0003-4002-8003-0123456789AB\n")
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
 	put := func(at int64) {
 		vol := filepath.Join(dir, "vol")
 		require.NoError(t, os.WriteFile(vol, nil, 0o600))

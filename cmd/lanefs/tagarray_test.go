@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -68,13 +67,7 @@ func TestTagsOfArrays(t *testing.T) {
 	linear := mdtest.Array{Set: 1, Minor: 2, Level: -1, Disks: 2}
 	require.NoError(t, linear.Write(disk("a0"), 24*mib, 1))
 	parted := disk("a1")
-	table := func(name, text string) {
-		c := exec.Command("sfdisk", "-q", name)
-		c.Stdin = strings.NewReader(text)
-		out, err := c.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
-	table(parted.Name(), "label: gpt\nstart=2048, size=32768\n")
+	partitioned(t, parted.Name(), "label: gpt\nstart=2048, size=32768\n")
 	require.NoError(t, linear.Write(at{parted, 1 * mib}, 16*mib, 0))
 	p.ok("raw", "--gpu", "host", list("a0", "a1")+"-part1", file)
 	tool(t, "mkfs.ext4", "-q", "-F", "-L", tagLabel, "-U", tagUUID, file)
@@ -93,7 +86,7 @@ func TestTagsOfArrays(t *testing.T) {
 		require.NoError(t, striped.Write(disk(name), 24*mib, role))
 	}
 	p.ok("raw", "--gpu", "host", list("b0", "b1"), file)
-	table(file, "label: dos\nlabel-id: 0x1234abcd\nsize=8M, type=83\nsize=16M\n")
+	partitioned(t, file, "label: dos\nlabel-id: 0x1234abcd\nsize=8M, type=83\nsize=16M\n")
 	tool(t, "mkfs.ext4", "-q", "-F", "-L", "of striped", "-E", "offset=9437184", file, "16M")
 	p.ok("umount", file)
 	finds(ask("b0", "b1"), list("b0", "b1", "p2"), map[string]string{"LABEL": "of striped", "PARTUUID": "1234ABCD-02", "ID": "md-name-lab:test-part2"})
@@ -106,14 +99,12 @@ func TestTagsOfArrays(t *testing.T) {
 	require.NoError(t, mdtest.Array{Set: 3, Level: 1, Disks: 2}.Write(disk("c0"), 24*mib, 0))
 	refuses(ask("c0"), "is of level raid1, and LaneFS assembles raid0 and linear")
 	require.NoError(t, mdtest.Array{Set: 4, Minor: 2, Level: -1, Disks: 1}.Write(disk("d0"), 24*mib, 0))
-	c := exec.Command("mkfs.ext4", "-q", "-F", "-L", "of one", "-E", "offset=8192", p.path("d0"), "16M")
-	out, err := c.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	tool(t, "mkfs.ext4", "-q", "-F", "-L", "of one", "-E", "offset=8192", p.path("d0"), "16M")
 	finds(ask("d0"), p.path("d0"), map[string]string{"LABEL": "of one"})
 
 	// Two members on one device: LaneFS has that once.
 	both := disk("e0")
-	table(both.Name(), "label: gpt\nstart=2048, size=16384\nstart=18432, size=16384\n")
+	partitioned(t, both.Name(), "label: gpt\nstart=2048, size=16384\nstart=18432, size=16384\n")
 	for role, first := range []int64{2048, 18432} {
 		require.NoError(t, mdtest.Array{Set: 5, Minor: 2, Level: -1, Disks: 2}.Write(at{both, first * 512}, 16384*512, role))
 	}
