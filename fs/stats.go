@@ -26,8 +26,8 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// WatchSlow gives a channel that gets a value when a request has taken least or longer while a Go trace was recorded, until stop is
-// called.
+// WatchSlow gives a channel that gets a value when a request that began after the call, while a Go trace was recorded, has taken least or
+// longer, until stop is called.
 func (s *Server) WatchSlow(least time.Duration) (met <-chan struct{}, stop func()) {
 	return s.times.Watch(least)
 }

@@ -25,6 +25,7 @@ type Layer struct {
 
 // watch waits for a slow operation.
 type watch struct {
+	since time.Duration // by this package's clock; operations that began before do not count
 	least time.Duration
 	met   chan struct{} // with room for one
 }
@@ -94,13 +95,13 @@ func (o Op) EndBy(c *Clock) {
 	o.h.Add(d)
 	if o.region != nil {
 		o.region.End()
-		o.l.slow(d)
+		o.l.slow(o.start, d)
 	}
 }
 
-// slow tells who watches of an operation that took d.
-func (l *Layer) slow(d time.Duration) {
-	if w := l.watch.Load(); w != nil && d >= w.least {
+// slow tells who watches of an operation that began at start and took d.
+func (l *Layer) slow(start, d time.Duration) {
+	if w := l.watch.Load(); w != nil && start >= w.since && d >= w.least {
 		select {
 		case w.met <- struct{}{}:
 		default:
@@ -108,10 +109,11 @@ func (l *Layer) slow(d time.Duration) {
 	}
 }
 
-// Watch gives a channel that gets a value when an operation of the layer has taken least or longer while a trace was recorded, until
-// stop is called. There is one watch at a time: a later one takes the place of an earlier.
+// Watch gives a channel that gets a value when an operation of the layer that began after the call, while a trace was recorded, has taken
+// least or longer, until stop is called. A trace that was started before the call has all of such an operation. There is one watch at a
+// time: a later one takes the place of an earlier.
 func (l *Layer) Watch(least time.Duration) (met <-chan struct{}, stop func()) {
-	w := &watch{least, make(chan struct{}, 1)}
+	w := &watch{now(), least, make(chan struct{}, 1)}
 	l.watch.Store(w)
 	return w.met, func() { l.watch.CompareAndSwap(w, nil) }
 }

@@ -2,6 +2,7 @@ package latency
 
 import (
 	"bytes"
+	"io"
 	"math/rand/v2"
 	"runtime/trace"
 	"slices"
@@ -122,4 +123,24 @@ func TestSinceAndMerge(t *testing.T) {
 	require.EqualValues(t, 201, m.Count)
 	require.Equal(t, time.Minute, m.Max)
 	require.Equal(t, time.Duration(1<<20), m.P50)
+}
+
+// TestWatch: what ends a recording began within it. An operation that an earlier trace saw begin does not.
+func TestWatch(t *testing.T) {
+	if trace.IsEnabled() {
+		t.Skip("the tests are traced already")
+	}
+	l := NewLayer("fuse", "read")
+	require.NoError(t, trace.Start(io.Discard))
+	defer trace.Stop()
+	before := l.Start(0)
+	time.Sleep(time.Millisecond)
+	met, stop := l.Watch(time.Nanosecond)
+	defer stop()
+	before.End()
+	require.Empty(t, met)
+	within := l.Start(0)
+	time.Sleep(time.Millisecond)
+	within.End()
+	require.Len(t, met, 1)
 }

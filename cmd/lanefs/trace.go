@@ -36,16 +36,16 @@ func (d *daemon) trace(dur, slower time.Duration, tell func(progress) bool) ([]b
 	}
 	defer tracing.Unlock()
 	recorder := trace.NewFlightRecorder(trace.FlightRecorderConfig{MinAge: dur, MaxBytes: traceKept})
-	var met <-chan struct{}
-	if slower > 0 {
-		var stop func()
-		met, stop = d.srv.WatchSlow(slower)
-		defer stop()
-	}
 	if err := recorder.Start(); err != nil {
 		return nil, err
 	}
 	defer recorder.Stop()
+	var met <-chan struct{}
+	if slower > 0 {
+		var stop func()
+		met, stop = d.srv.WatchSlow(slower) // from here on, so that the request that ends the recording is in it
+		defer stop()
+	}
 	begin := time.Now()
 	look := time.NewTicker(traceStep)
 	defer look.Stop()
