@@ -270,8 +270,15 @@ func gone(pid int) bool {
 func (p *place) leftovers(dir string) []string {
 	var names []string
 	for _, run := range []string{"/run/lanefs", "/run/lanefs-share", p.path("run/lanefs")} {
-		left, _ := filepath.Glob(filepath.Join(run, runName(dir)+"*"))
-		names = append(names, left...)
+		entries, err := os.ReadDir(run)
+		if err != nil && !os.IsNotExist(err) {
+			p.t.Errorf("what a mount left there is not seen: %v", err)
+		}
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), runName(dir)) {
+				names = append(names, filepath.Join(run, e.Name()))
+			}
+		}
 	}
 	return names
 }

@@ -129,7 +129,7 @@ func TestVRAMSockets(t *testing.T) {
 	}
 	mount := func(dir string) {
 		p.ok("mount", "--gpu", "host", "-o", "vram=8M", p.image(filepath.Base(dir)+".image", 32), dir)
-		require.True(t, socket(dir))
+		require.True(t, socket(dir), "%q", p.leftovers(dir))
 	}
 	mount(a)
 	mount(b)

@@ -148,9 +148,25 @@ func (r *report) ended(t key, e event) {
 		r.skipped[why] = append(r.skipped[why], t.name)
 	case "fail":
 		r.failing[t.in()] = true
-		r.failures = append(r.failures, t.in()+" "+t.name)
+		r.failures = append(r.failures, t.in()+" "+t.name+heart(text))
 		r.print(strings.Join(text, ""))
 	}
+}
+
+// heartLines is how many lines the sums have of a test that failed: who reads the end of a log alone learns what it was.
+const heartLines = 12
+
+// heart is the lines of a failed test that say what failed: from the first of testify's on, or else from its first.
+func heart(text []string) string {
+	from := max(slices.IndexFunc(text, func(line string) bool { return strings.Contains(line, "Error Trace:") }), 0)
+	lines := text[from:min(from+heartLines, len(text))]
+	var s strings.Builder
+	for _, line := range lines {
+		if line = strings.TrimRight(line, " \t\n"); line != "" && !strings.HasPrefix(strings.TrimSpace(line), "--- FAIL") {
+			s.WriteString("\n      " + strings.TrimSpace(line))
+		}
+	}
+	return s.String()
 }
 
 // unended reports the tests that a package has left running: it crashed, or its time was up.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,8 +108,16 @@ func TestParts(t *testing.T) {
 	r.add(event{Action: "pass", Package: "m/a", Elapsed: 2}, "(two)", now)
 	require.Error(t, r.end())
 	require.Contains(t, out.String(), "ok    m/a (two)  2.0 s\n")
-	require.Contains(t, out.String(), "m/a (one) TestX\n")
+	require.Contains(t, out.String(), "failed tests:\n  m/a (one) TestX\n      a_test.go:3: (one)\n")
 	require.NotContains(t, out.String(), "m/a (two) TestX\n")
+}
+
+// TestHeart: the sums say what failed, whatever else the test has logged.
+func TestHeart(t *testing.T) {
+	text := []string{"    a_test.go:1: mounted\n", "    a_test.go:3: \n", "        \tError Trace:\ta_test.go:3\n", "        \tError:      \tShould be true\n"}
+	require.Equal(t, "\n      Error Trace:\ta_test.go:3\n      Error:      \tShould be true", heart(append(text, "--- FAIL: TestX (0.00s)\n")))
+	require.Empty(t, heart([]string{"--- FAIL: TestX (0.00s)\n"}))
+	require.Equal(t, heartLines, strings.Count(heart(slices.Repeat([]string{"    more\n"}, 100)), "\n"))
 }
 
 func TestReportSpent(t *testing.T) {
