@@ -20,6 +20,7 @@ type Layer struct {
 	kinds []string
 	spans []string // names of the regions in a trace
 	h     []Histogram
+	also  *Layer // whose operations are this layer's, too
 	watch atomic.Pointer[watch]
 }
 
@@ -38,6 +39,10 @@ func NewLayer(name string, kinds ...string) *Layer {
 	}
 	return l
 }
+
+// Include has the summaries count the operations of another layer, of the same kinds, too: what several layers did at the same time is then
+// counted once. It is called before anything is timed.
+func (l *Layer) Include(also *Layer) { l.also = also }
 
 // Op is an operation under way.
 type Op struct {
@@ -82,6 +87,9 @@ func (c *Clock) now() time.Duration {
 	}
 	return c.at
 }
+
+// ReadClock gives a clock that has been read.
+func ReadClock() Clock { return Clock{at: now(), read: true} }
 
 // Since is the time from another clock's reading to this one's. Both have one.
 func (c *Clock) Since(begin *Clock) time.Duration { return c.at - begin.at }

@@ -144,3 +144,19 @@ func TestWatch(t *testing.T) {
 	within.End()
 	require.Len(t, met, 1)
 }
+
+// TestInclude: what another layer has timed for several is in the summaries of each, whether it has timed any itself or not.
+func TestInclude(t *testing.T) {
+	lone, both, none := NewLayer("lone", "read", "write"), NewLayer("a", "read", "write"), NewLayer("b", "read", "write")
+	both.Include(lone)
+	none.Include(lone)
+	both.Add(0, 2*time.Millisecond)
+	lone.Add(0, time.Millisecond)
+	lone.Add(0, time.Second)
+	one, two := both.Summaries(), none.Summaries()
+	require.Len(t, one, 1)
+	require.Len(t, two, 1)
+	require.Equal(t, []any{"a", "read", uint64(3), 1003 * time.Millisecond, time.Second}, []any{one[0].Layer, one[0].Kind, one[0].Count, one[0].Sum, one[0].Max})
+	require.Equal(t, []any{"b", uint64(2), 1001 * time.Millisecond, time.Second}, []any{two[0].Layer, two[0].Count, two[0].Sum, two[0].Max})
+	require.Equal(t, uint64(3), one[0].Buckets[len(Bounds)-1])
+}

@@ -33,7 +33,11 @@ func (l *Layer) Summaries() []Summary {
 	}
 	var out []Summary
 	for i := range l.h {
-		if s := l.h[i].summary(); s.Count > 0 {
+		var also *Histogram
+		if l.also != nil {
+			also = &l.also.h[i]
+		}
+		if s := l.h[i].summary(also); s.Count > 0 {
 			s.Layer, s.Kind = l.name, l.kinds[i]
 			out = append(out, s)
 		}
@@ -41,14 +45,21 @@ func (l *Layer) Summaries() []Summary {
 	return out
 }
 
-func (h *Histogram) summary() Summary {
+// summary is that of all that h and also have counted. also may be nil.
+func (h *Histogram) summary(also *Histogram) Summary {
 	var counts [buckets]uint64
 	s := Summary{Buckets: make([]uint64, len(Bounds))}
-	for i := range counts {
-		counts[i] = h.counts[i].Load()
-		s.Count += counts[i]
+	for _, h := range []*Histogram{h, also} {
+		if h == nil {
+			continue
+		}
+		for i := range counts {
+			n := h.counts[i].Load()
+			counts[i] += n
+			s.Count += n
+		}
+		s.Sum, s.Max = s.Sum+time.Duration(h.sum.Load()), max(s.Max, time.Duration(h.max.Load()))
 	}
-	s.Sum, s.Max = time.Duration(h.sum.Load()), time.Duration(h.max.Load())
 	if s.Count == 0 {
 		return s
 	}

@@ -29,14 +29,12 @@ func (d *Namespace) lone(r *blockdev.Request) bool {
 	if d.closed.Load() || d.mirrors.Load() || trace.IsEnabled() || kind != timeFlush && !d.run(r, &cmd) {
 		return false
 	}
-	var begin, end latency.Clock
-	device, lanes := d.times.device.StartBy(&begin, kind), d.times.lanes.StartBy(&begin, kind)
+	begin := latency.ReadClock()
 	if !d.eng.Lone(cmd) {
 		return false
 	}
-	device.EndBy(&end)
-	lanes.EndBy(&end)
-	d.times.controller.Add(kind, end.Since(&begin))
+	end := latency.ReadClock()
+	d.times.lone.Add(kind, end.Since(&begin))
 	r.Err = nil
 	d.yields.ended(blockdev.Bytes(cmd.Bytes), &end)
 	return true

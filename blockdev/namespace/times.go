@@ -12,7 +12,8 @@ import (
 
 // times are the latencies of three layers: a call of Do, with its wait for other requests and memory; its commands on the lanes; each
 // command from its posting to its completion, as the lane's own clock measures it, which is the controller's time.
-type times struct{ device, lanes, controller *latency.Layer }
+// A command that goes by the way of lone takes all three the same time, and is counted once, in lone, which all three include.
+type times struct{ device, lanes, controller, lone *latency.Layer }
 
 // The kinds of all three. A call of several requests counts as the first.
 const (
@@ -27,7 +28,11 @@ func newTimes() times {
 	layer := func(name string) *latency.Layer {
 		return latency.NewLayer(name, "read", "write", "flush", "discard", "write_zeroes")
 	}
-	return times{layer("device"), layer("lanes"), layer("controller")}
+	t := times{layer("device"), layer("lanes"), layer("controller"), layer("lone")}
+	for _, l := range []*latency.Layer{t.device, t.lanes, t.controller} {
+		l.Include(t.lone)
+	}
+	return t
 }
 
 // kindOf is the kind of a call of Do.

@@ -46,6 +46,7 @@ func (l *lane) submit(cmds []Command, poll bool) *batch {
 	b.cmds, b.next, b.left, b.poll = cmds, 0, len(cmds), poll
 	b.done.Store(false)
 	l.batches = append(l.batches, b)
+	l.listed.Store(int32(len(l.batches)))
 	return b
 }
 
@@ -61,6 +62,7 @@ func (l *lane) end(b *batch) {
 	l.mu.Lock()
 	if i := slices.Index(l.batches, b); i >= 0 {
 		l.batches = slices.Delete(l.batches, i, i+1)
+		l.listed.Store(int32(len(l.batches)))
 	}
 	// Under mu, so that handOver cannot wake a batch that is already used for another call.
 	b.cmds = nil

@@ -72,6 +72,9 @@ func (l *lane) run(b *batch) (gen uint32, err error) {
 func (l *lane) handOver() {
 	l.drive.Unlock()
 	// After the unlock: a caller whose TryLock failed before that has submitted its batch earlier still, so it is in the list.
+	if l.listed.Load() == 0 {
+		return
+	}
 	l.mu.Lock()
 	for _, b := range l.batches {
 		if !b.poll {

@@ -16,9 +16,16 @@ import (
 
 // lane is the CPU's side of one queue pair. The caller that holds drive works on it; other callers submit their batches and wait.
 type lane struct {
-	e     *Engine
+	// What a lone command touches (lone.go), beside one another.
+	e      *Engine
+	load   atomic.Int64 // sum of the weights of the batches inside Do
+	listed atomic.Int32 // how many batches there are; changed with mu held
+	qid    uint16
+	drive  sync.Mutex // held by the one goroutine that works on the lane; see below
+	broken error      // protected by drive: the queue pair needs a controller reset
+	lones  loneCount  // lone commands, which no kernel counts
+
 	index int
-	qid   uint16
 	self  gpu.Addr // of the kernels.Lane
 
 	sqIOVA, cqIOVA nvme.IOVA
@@ -32,9 +39,7 @@ type lane struct {
 	results  []kernels.ResultSlot
 	traces   []kernels.Trace // beside results; nil: the lane does not trace
 
-	load  atomic.Int64 // sum of the weights of the batches inside Do
-	lones loneCount    // lone commands, which no kernel counts
-	base  LaneStats    // counters of the runtimes before this one; protected by e.statsMu
+	base LaneStats // counters of the runtimes before this one; protected by e.statsMu
 
 	holdMu sync.Mutex
 	holds  int // protected by holdMu: how many have taken the lane out of the launch that runs it (resident.go)
@@ -43,8 +48,7 @@ type lane struct {
 	batches []*batch // protected by mu: those not done, oldest first
 	free    []*batch // protected by mu: to be used again
 
-	// drive is held by the one goroutine that works on the lane; it protects all that follows.
-	drive      sync.Mutex
+	// drive protects all that follows.
 	own        *batch // of who drives: nobody waits for it
 	created    bool
 	workPos    uint32 // position of the next work item
@@ -66,7 +70,6 @@ type lane struct {
 	checkedAt  time.Time
 	idle       uint        // polls without progress, in a row
 	unanswered nap.Wait    // for a result, while commands are outstanding
-	broken     error       // the queue pair needs a controller reset
 	hung       atomic.Bool // its kernel does not answer: it is not waited for again
 	lateBase   uint64      // timed out commands whose late completion can no longer come
 	late       bool        // the late completions of others are waited for

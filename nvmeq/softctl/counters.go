@@ -1,15 +1,58 @@
 package softctl
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/lanefs/lanefs/nvmeq/nvme"
+)
 
 // queueStats counts what the controller saw of one queue pair: its submission queue and the completion queue of the
 // same number. They survive the queues.
 type queueStats struct {
+	lone                          loneStats
 	commands, failed, completions atomic.Uint64
 	bytesRead, bytesWritten       atomic.Uint64
 	reads, writes                 atomic.Uint64
 	sqDoorbells, cqDoorbells      atomic.Uint64
-	opcodes                       [256]atomic.Uint64
+	opcodes                       [256]atomic.Uint64 // but for lone
+}
+
+// loneStats is what a queue's lone commands count: few numbers, beside one another, since all that such a command touches is fetched anew when the CPU has slept.
+type loneStats struct {
+	reads, bytesRead, writes, bytesWritten, flushes atomic.Uint64
+}
+
+// all of a queue: lone commands and others.
+func (s *queueStats) allRead() uint64    { return s.bytesRead.Load() + s.lone.bytesRead.Load() }
+func (s *queueStats) allWritten() uint64 { return s.bytesWritten.Load() + s.lone.bytesWritten.Load() }
+func (s *queueStats) allReads() uint64   { return s.reads.Load() + s.lone.reads.Load() }
+func (s *queueStats) allWrites() uint64  { return s.writes.Load() + s.lone.writes.Load() }
+
+// add counts a read, write or flush of n bytes.
+func (s *loneStats) add(op nvme.Opcode, n int64) {
+	switch op {
+	case opRead:
+		s.reads.Add(1)
+		s.bytesRead.Add(uint64(n))
+	case opWrite:
+		s.writes.Add(1)
+		s.bytesWritten.Add(uint64(n))
+	default:
+		s.flushes.Add(1)
+	}
+}
+
+// of is the number of commands of an opcode; nil: none goes alone.
+func (s *loneStats) of(op nvme.Opcode) *atomic.Uint64 {
+	switch op {
+	case opRead:
+		return &s.reads
+	case opWrite:
+		return &s.writes
+	case opFlush:
+		return &s.flushes
+	}
+	return nil
 }
 
 // moved counts a command that has read n bytes of the image, or written them.
@@ -50,13 +93,18 @@ func (c *Controller) Counters() []QueueCounters {
 			Failed:       s.failed.Load(),
 			Completions:  s.completions.Load(),
 			ByOpcode:     map[uint8]uint64{},
-			BytesRead:    s.bytesRead.Load(),
-			BytesWritten: s.bytesWritten.Load(),
+			BytesRead:    s.allRead(),
+			BytesWritten: s.allWritten(),
 			SQDoorbells:  s.sqDoorbells.Load(),
 			CQDoorbells:  s.cqDoorbells.Load(),
 		}
 		for op := range s.opcodes {
-			if n := s.opcodes[op].Load(); n > 0 {
+			n := s.opcodes[op].Load()
+			if lone := s.lone.of(nvme.Opcode(op)); lone != nil {
+				n += lone.Load()
+				q.Commands += lone.Load()
+			}
+			if n > 0 {
 				q.ByOpcode[uint8(op)] = n
 			}
 		}
@@ -75,11 +123,11 @@ func (c *Controller) statsOf(id uint16) *queueStats {
 	return s
 }
 
-// sum adds one counter of all queues.
-func (c *Controller) sum(f func(*queueStats) *atomic.Uint64) (n uint64) {
+// sum adds one number of all queues.
+func (c *Controller) sum(f func(*queueStats) uint64) (n uint64) {
 	for i := range c.stats {
 		if s := c.stats[i].Load(); s != nil {
-			n += f(s).Load()
+			n += f(s)
 		}
 	}
 	return n

@@ -137,10 +137,10 @@ func (c *Controller) smart() []byte {
 	le.PutUint16(b[1:], temperature)
 	b[3], b[4] = 100, 10 // available spare and its threshold, %
 	units := func(bytes uint64) uint64 { return (bytes + 512_000 - 1) / 512_000 }
-	le.PutUint64(b[32:], units(c.sum(func(s *queueStats) *atomic.Uint64 { return &s.bytesRead })))
-	le.PutUint64(b[48:], units(c.sum(func(s *queueStats) *atomic.Uint64 { return &s.bytesWritten })))
-	le.PutUint64(b[64:], c.sum(func(s *queueStats) *atomic.Uint64 { return &s.reads }))
-	le.PutUint64(b[80:], c.sum(func(s *queueStats) *atomic.Uint64 { return &s.writes }))
+	le.PutUint64(b[32:], units(c.sum((*queueStats).allRead)))
+	le.PutUint64(b[48:], units(c.sum((*queueStats).allWritten)))
+	le.PutUint64(b[64:], c.sum((*queueStats).allReads))
+	le.PutUint64(b[80:], c.sum((*queueStats).allWrites))
 	le.PutUint64(b[112:], 1) // power cycles: it was opened once
 	le.PutUint64(b[160:], c.errors.media.Load())
 	le.PutUint64(b[176:], c.errors.total())

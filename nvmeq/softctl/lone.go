@@ -60,19 +60,17 @@ func (c *Controller) lone(q *subQueue, cmd controller.LoneCommand) bool {
 	if !ok {
 		return false
 	}
+	n := int64(0)
 	if cmd.Op == opFlush {
 		if c.opt.ReadOnly || !c.cached.Load() || !ns.medium.FlushesAtOnce() || ns.medium.Flush() != nil {
 			return false
 		}
 	} else {
-		n := c.loneMove(q, ns, cmd)
-		if n < 0 {
+		if n = c.loneMove(q, ns, cmd); n < 0 {
 			return false
 		}
-		q.stats.moved(cmd.Op == opWrite, n)
 	}
-	q.stats.commands.Add(1)
-	q.stats.opcodes[uint8(cmd.Op)].Add(1)
+	q.stats.lone.add(cmd.Op, n)
 	return true
 }
 

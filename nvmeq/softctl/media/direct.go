@@ -141,7 +141,7 @@ func (m *Image) move(trap uintptr, b *Buffers, off int64, flags int) error {
 // Move reads or writes p by one system call, and says whether that has moved all of it. It is for what is begun alone, and may be done again by Read or Write: what fails is.
 func (m *Image) Move(p []byte, off int64, write bool) bool {
 	n := int64(len(p))
-	if int64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))%m.direct.memory != 0 || n%m.direct.sector != 0 || off+n > m.end.Load() {
+	if int64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))&(m.direct.memory-1) != 0 || n&(m.direct.sector-1) != 0 || off+n > m.end.Load() { // both are powers of two
 		return false
 	}
 	trap := uintptr(unix.SYS_PREAD64)
