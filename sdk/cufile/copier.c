@@ -11,7 +11,7 @@
  * is told not to take it. LANEFS_CUFILE_COPIER=0 does without, =now has one launched by the first copy, and waits for it longer before the driver is asked: for tests.
  */
 #define _GNU_SOURCE
-#include "core.h"
+#include "idle.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,7 @@ _Static_assert(sizeof(struct seat) == 128, "the kernel lays it out, too");
 
 /* A thread's. */
 struct copier {
-	struct copier *next;
-	struct gpu *gpu;
+	struct item it;
 	void *stream;
 	struct seat *seat;
 	uint64_t device;          /* the seat, for the GPU */
@@ -44,50 +43,27 @@ struct copier {
 	unsigned bad;             /* launches in a row that were */
 };
 
-PROCESS_LOCK(lock);
-static struct copier *idle;              /* protected by lock */
-static _Thread_local struct copier *own;
-static _Thread_local unsigned dense;     /* copies that followed one another, about so */
-static _Thread_local uint64_t ended;     /* when the last one did */
-static pthread_key_t at_end;             /* has own, too, for the end of the thread */
-static int off, at_once;
-
-static void child(void)
+static void end(struct item *it)
 {
-	idle = own = NULL;
-	pthread_setspecific(at_end, NULL);
-}
-
-IN_CHILD(child);
-
-static void put_back(struct copier *c)
-{
-	pthread_mutex_lock(&lock);
-	c->next = idle;
-	idle = c;
-	pthread_mutex_unlock(&lock);
-}
-
-/* What a thread had is the next one's: to end it would call the GPU's library, which may have gone before the thread. */
-static void thread_ended(void *c)
-{
-	own = NULL;
-	put_back(c);
-}
-
-__attribute__((constructor)) static void begin_copier(void)
-{
-	const char *e = getenv("LANEFS_CUFILE_COPIER");
-	off = pthread_key_create(&at_end, thread_ended) || (e && strcmp(e, "0") == 0);
-	at_once = e && strcmp(e, "now") == 0;
-}
-
-static void end(struct copier *c)
-{
+	struct copier *c = (struct copier *)it;
 	if (c->seat)
 		munmap(c->seat, PAGE);
 	free(c);
 }
+
+IDLE(copiers, end);
+static _Thread_local unsigned dense;     /* copies that followed one another, about so */
+static _Thread_local uint64_t ended;     /* when the last one did */
+static int off, at_once;
+
+__attribute__((constructor)) static void begin_copier(void)
+{
+	const char *e = getenv("LANEFS_CUFILE_COPIER");
+	off = e && strcmp(e, "0") == 0;
+	at_once = e && strcmp(e, "now") == 0;
+}
+
+static struct copier *own(void) { return (struct copier *)idle_own(&copiers); }
 
 /* The GPU is entered. */
 static struct copier *new_copier(struct gpu *g)
@@ -95,7 +71,7 @@ static struct copier *new_copier(struct gpu *g)
 	struct copier *c = calloc(1, sizeof *c);
 	if (!c)
 		return NULL;
-	c->gpu = g;
+	c->it.gpu = g;
 	c->seat = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (c->seat == MAP_FAILED)
 		c->seat = NULL;
@@ -108,41 +84,24 @@ static struct copier *new_copier(struct gpu *g)
 	}
 	if (c->stream)
 		stream_free(g, c->stream);
-	end(c);
+	end(&c->it);
 	return NULL;
-}
-
-static struct copier *take(struct gpu *g)
-{
-	pthread_mutex_lock(&lock);
-	struct copier **p = &idle, *c;
-	while ((c = *p) && c->gpu != g) {
-		if (lanefs_gpu_is(c->gpu)) {
-			p = &c->next;
-			continue;
-		}
-		*p = c->next; /* with the device's context its stream went, its kernel, and that the seat was pinned */
-		end(c);
-	}
-	if (c)
-		*p = c->next;
-	pthread_mutex_unlock(&lock);
-	return c ? c : new_copier(g);
 }
 
 /* The thread's, made if need be. */
 static struct copier *mine(struct gpu *g)
 {
-	if (own && own->gpu == g)
-		return own;
-	struct copier *c = take(g);
-	if (c && pthread_setspecific(at_end, c)) {
-		put_back(c);
+	struct copier *c = own();
+	if (c && c->it.gpu == g)
+		return c;
+	c = (struct copier *)idle_take(&copiers, g, 0);
+	if (!c && !(c = new_copier(g)))
+		return NULL;
+	if (idle_keep(&copiers, &c->it)) {
+		idle_put(&copiers, &c->it);
 		return NULL;
 	}
-	if (c && own) /* of another GPU */
-		put_back(own);
-	return c ? own = c : NULL;
+	return c;
 }
 
 static uint32_t of(const _Atomic uint32_t *word) { return atomic_load_explicit(word, memory_order_acquire); }
@@ -164,21 +123,21 @@ static void learn(struct copier *c, uint64_t now)
 	c->bad = c->late || !c->copies || of(&c->seat->away) > AWAY ? c->bad + 1 : 0;
 	if (c->bad == BAD) {
 		c->bad = 0;
-		no_good(c->gpu, now);
-	} else if (!c->bad && atomic_load_explicit(&c->gpu->copier_pauses, memory_order_relaxed)) {
-		atomic_store_explicit(&c->gpu->copier_pauses, 0, memory_order_relaxed);
+		no_good(c->it.gpu, now);
+	} else if (!c->bad && atomic_load_explicit(&c->it.gpu->copier_pauses, memory_order_relaxed)) {
+		atomic_store_explicit(&c->it.gpu->copier_pauses, 0, memory_order_relaxed);
 	}
 }
 
 /* Launches the kernel. If the last one is about to leave this one comes after it. */
 static void launch(struct copier *c, size_t n, uint64_t now)
 {
-	void *f = lanefs_gpu_copier(c->gpu);
+	void *f = lanefs_gpu_copier(c->it.gpu);
 	uint64_t number = c->number, idle_for = IDLE + n / PER_BYTE, life = LIFE, next = c->launch + 1 ? c->launch + 1 : 1;
 	void *args[] = {&c->device, &next, &number, &idle_for, &life};
-	if (!f || CALL(c->gpu, "LaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
+	if (!f || CALL(c->it.gpu, "LaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **),
 		f, 1, 1, 1, THREADS, 1, 1, 0, c->stream, args, NULL)) {
-		no_good(c->gpu, now);
+		no_good(c->it.gpu, now);
 		return;
 	}
 	c->launch = (uint32_t)next;
@@ -203,7 +162,9 @@ static void may_launch(struct gpu *g, size_t n, uint64_t now)
 		launch(c, n, now);
 }
 
-int copier_there(struct gpu *g) { return own && own->gpu == g && is_here(own); }
+static int is_there(const struct copier *c, struct gpu *g) { return c && c->it.gpu == g && is_here(c); }
+
+int copier_there(struct gpu *g) { return is_there(own(), g); }
 
 struct copier *copier_begin(struct gpu *g, void *to, uint64_t from, size_t n)
 {
@@ -212,8 +173,8 @@ struct copier *copier_begin(struct gpu *g, void *to, uint64_t from, size_t n)
 		return NULL;
 	uint64_t now = now_ns();
 	dense = now - ended < NEAR + n / PER_BYTE ? dense + 1 : dense / 2;
-	struct copier *c = own;
-	if (!copier_there(g)) {
+	struct copier *c = own();
+	if (!is_there(c, g)) {
 		may_launch(g, n, now);
 		return NULL;
 	}
@@ -256,7 +217,7 @@ int copier_end(struct copier *c)
 		if (now < until)
 			continue;
 		/* Another process has the GPU, or the context is lost, which the driver knows. The kernel leaves soon after this piece. */
-		int rc = CALL(c->gpu, "StreamSynchronize", (void *), c->stream);
+		int rc = CALL(c->it.gpu, "StreamSynchronize", (void *), c->stream);
 		if (rc)
 			return rc;
 		if (!copied(c))

@@ -16,7 +16,7 @@
  * pool at most. LANEFS_CUFILE_MAP=0 switches this road off, =wait has the read that has paid map the window, =now every first one.
  */
 #define _GNU_SOURCE
-#include "core.h"
+#include "idle.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -49,12 +49,14 @@ static _Atomic uint64_t total;  /* bytes that are mapped */
 
 /* Streams of the library's own, one for each copy at a time. */
 struct idle_stream {
-	struct idle_stream *next;
-	struct gpu *gpu;
+	struct item it;
 	void *stream;
 };
+
+static void end_stream(struct item *it) { free(it); }
+
+IDLE(streams, end_stream);
 PROCESS_LOCK(lock);
-static struct idle_stream *streams; /* protected by lock */
 static struct mapper {
 	struct file *file;          /* NULL: there is none; protected by lock */
 	struct window *window;
@@ -64,7 +66,6 @@ static pthread_cond_t idle = PTHREAD_COND_INITIALIZER; /* the mapper has become 
 
 static void child(void)
 {
-	streams = NULL;
 	total = 0;
 	mapper.file = NULL;
 	pthread_cond_init(&idle, NULL);
@@ -84,17 +85,10 @@ __attribute__((constructor)) static void begin_map(void)
 
 static struct idle_stream *take_stream(struct gpu *g)
 {
-	pthread_mutex_lock(&lock);
-	struct idle_stream **p = &streams;
-	while (*p && (*p)->gpu != g)
-		p = &(*p)->next;
-	struct idle_stream *s = *p;
-	if (s)
-		*p = s->next;
-	pthread_mutex_unlock(&lock);
+	struct idle_stream *s = (struct idle_stream *)idle_take(&streams, g, 0);
 	if (s || !(s = calloc(1, sizeof *s)))
 		return s;
-	s->gpu = g;
+	s->it.gpu = g;
 	if (!(s->stream = stream_new(g))) {
 		free(s);
 		return NULL;
@@ -102,13 +96,7 @@ static struct idle_stream *take_stream(struct gpu *g)
 	return s;
 }
 
-static void give_stream(struct idle_stream *s)
-{
-	pthread_mutex_lock(&lock);
-	s->next = streams;
-	streams = s;
-	pthread_mutex_unlock(&lock);
-}
+static void give_stream(struct idle_stream *s) { idle_put(&streams, &s->it); }
 
 static void unmap(struct file *f, struct window *w)
 {
@@ -505,7 +493,7 @@ ssize_t map_move(struct move *m) { return m->n && reaches(m) ? move(m, 1) : ELSE
 static void waited(struct many *a, struct idle_stream *s, size_t from, size_t to)
 {
 	struct file *f = a->m[from]->file;
-	int lost = mount_gone(f->mount), rc = stream_wait(s->gpu, s->stream);
+	int lost = mount_gone(f->mount), rc = stream_wait(s->it.gpu, s->stream);
 	give_stream(s);
 	for (size_t i = from; i < to; i++) {
 		if (!a->window[i])
@@ -534,7 +522,7 @@ void map_many(struct many *a)
 				many_done(a, i, n);
 			continue;
 		}
-		if (s && s->gpu != m->target.gpu) {
+		if (s && s->it.gpu != m->target.gpu) {
 			waited(a, s, first, i);
 			s = NULL;
 		}
@@ -544,7 +532,7 @@ void map_many(struct many *a)
 		}
 		if (s)
 			w = ready(m->file, m, (uint64_t)m->offset, m->n, a->n);
-		if (w && copy_on(s->gpu, s->stream, kind(m->file, w, m), m->memory, w->at + in, m->n))
+		if (w && copy_on(s->it.gpu, s->stream, kind(m->file, w, m), m->memory, w->at + in, m->n))
 			release(m->file, w);
 		else
 			a->window[i] = w;

@@ -1,10 +1,10 @@
 /*
  * pread and pwrite, for files that are neither LaneFS's nor the next library's, and for what the page cache of LaneFS's answers. Memory of a GPU
- * is reached through pinned memory of the library: bounces, each with a stream. Large ones are in a pool. A small one stays a thread's own until
+ * is reached through pinned memory of the library: bounces, each with a stream. Large ones are idle between copies. A small one stays a thread's own until
  * the thread ends, so threads do not wait for one another.
  */
 #define _GNU_SOURCE
-#include "core.h"
+#include "idle.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,53 +21,27 @@
 enum { BOUNCE = 4 << 20, /* a large one's size; a small one's is SMALL */ ALIGNED = 4096, PORTABLE_MAPPED = 3 };
 
 struct bounce {
-	struct bounce *next;
+	struct item it; /* its size is data's */
 	char *data;
-	size_t size;
-	struct gpu *gpu;
 	void *stream;
 	struct pinned pinned; /* of a small one; its word is behind the data */
 };
 
-PROCESS_LOCK(lock);
-static struct bounce *idle;                /* protected by lock */
-static _Thread_local struct bounce *own;   /* a small one */
-static pthread_key_t at_end;               /* has own, too, for the end of the thread */
-
-static void child(void)
+static void end_bounce(struct item *it)
 {
-	idle = own = NULL;
-	pthread_setspecific(at_end, NULL);
+	struct bounce *b = (struct bounce *)it;
+	munmap(b->data, it->size + ALIGNED);
+	free(b);
 }
 
-IN_CHILD(child);
-
-static void put_back(struct bounce *b)
-{
-	pthread_mutex_lock(&lock);
-	b->next = idle;
-	idle = b;
-	pthread_mutex_unlock(&lock);
-}
-
-/* What a thread had is the next one's. To free it would call the GPU's library, which may have gone before the thread. */
-static void thread_ended(void *b)
-{
-	own = NULL;
-	put_back(b);
-}
-
-__attribute__((constructor)) static void begin_plain(void)
-{
-	pthread_key_create(&at_end, thread_ended);
-}
+IDLE(bounces, end_bounce); /* a thread's own is small */
 
 static struct bounce *new_bounce(struct gpu *g, size_t size)
 {
 	struct bounce *b = calloc(1, sizeof *b);
 	if (!b)
 		return NULL;
-	*b = (struct bounce){.gpu = g, .size = size};
+	b->it = (struct item){.gpu = g, .size = size};
 	b->data = mmap(NULL, size + ALIGNED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (b->data == MAP_FAILED || !(b->stream = stream_new(g))) {
 		if (b->data != MAP_FAILED)
@@ -92,36 +66,16 @@ static struct bounce *new_bounce(struct gpu *g, size_t size)
 static struct bounce *take(struct gpu *g, size_t n)
 {
 	size_t size = n <= SMALL ? SMALL : BOUNCE;
-	if (size == SMALL && own && own->gpu == g)
-		return own;
-	pthread_mutex_lock(&lock);
-	struct bounce **p = &idle, *b;
-	while ((b = *p) && (b->gpu != g || b->size != size)) {
-		if (lanefs_gpu_is(b->gpu)) {
-			p = &b->next;
-			continue;
-		}
-		*p = b->next; /* with the device's context its stream went, and that it was pinned */
-		munmap(b->data, b->size + ALIGNED);
-		free(b);
-	}
-	if (b)
-		*p = b->next;
-	pthread_mutex_unlock(&lock);
-	return b ? b : new_bounce(g, size);
+	struct item *it = size == SMALL ? idle_own(&bounces) : NULL;
+	if (!it || it->gpu != g)
+		it = idle_take(&bounces, g, size);
+	return it ? (struct bounce *)it : new_bounce(g, size);
 }
 
 static void give(struct bounce *b)
 {
-	if (b == own)
-		return;
-	if (b->size != SMALL || pthread_setspecific(at_end, b)) {
-		put_back(b);
-		return;
-	}
-	if (own) /* of another GPU */
-		put_back(own);
-	own = b;
+	if (&b->it != idle_own(&bounces) && (b->it.size != SMALL || idle_keep(&bounces, &b->it)))
+		idle_put(&bounces, &b->it);
 }
 
 /* The descriptor by which a file's page cache is read. */
@@ -216,7 +170,7 @@ static ssize_t copy_out(const struct move *m, struct bounce *b, char *to, size_t
 	struct copying c;
 	const struct target *t = &m->target;
 	enum copy_kind kind = m->known ? TO_KNOWN : t->device ? TO_DEVICE : COPY_ANY;
-	if (copy_begin(&c, b->gpu, b->stream, kind, to, b->data, n, b->pinned.device ? &b->pinned : NULL, !m->known && kernels_may(t) ? b->pinned.device : 0))
+	if (copy_begin(&c, b->it.gpu, b->stream, kind, to, b->data, n, b->pinned.device ? &b->pinned : NULL, !m->known && kernels_may(t) ? b->pinned.device : 0))
 		return -CU_FILE_CUDA_DRIVER_ERROR;
 	int code = void_read(m);
 	if (!code && m->road == ROAD_CACHE)
@@ -243,7 +197,7 @@ ssize_t plain_move(struct move *m)
 	size_t done = 0;
 	ssize_t result = 0;
 	while (done < m->n && result >= 0) {
-		size_t n = m->n - done < b->size ? m->n - done : b->size;
+		size_t n = m->n - done < b->it.size ? m->n - done : b->it.size;
 		if (!m->read && copy_now(g, b->stream, m->target.device ? FROM_DEVICE : COPY_ANY, b->data, m->memory + done, n)) {
 			result = -CU_FILE_CUDA_DRIVER_ERROR;
 			break;
