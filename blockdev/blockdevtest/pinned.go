@@ -30,9 +30,10 @@ func Pinned(t testing.TB, d *blockdev.TestDevice, limit int64) *PinnedDevice {
 // memory is Go memory. The pool aligns nothing, and a chunk of Go's is aligned to pages.
 type memory []byte
 
-func (m memory) Bytes() []byte { return m }
-func (m memory) Len() int64    { return int64(len(m)) }
-func (m memory) Close() error  { return nil }
+func (m memory) Bytes() []byte       { return m }
+func (m memory) Len() int64          { return int64(len(m)) }
+func (m memory) Addresses() []uint64 { return nil }
+func (m memory) Close() error        { return nil }
 
 // Alloc gives a buffer of at least n bytes.
 func (d *PinnedDevice) Alloc(n int, use ...blockdev.Use) (blockdev.Buffer, error) {

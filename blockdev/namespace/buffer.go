@@ -29,20 +29,21 @@ func newBuffers(limit int64, on []On) *buffers {
 	return b
 }
 
-// mapped is memory of the pool, which the controller at a place of the namespaces that were opened together has at an address.
-type mapped interface {
-	pool.Memory
-	iovaAt(place int) nvme.IOVA
-}
-
 // memory is of the pool: a mapping of the same bytes for each controller. The first owns what is mapped.
 type memory struct {
 	*controller.Chunk
 	all []*controller.Chunk
+	at  []uint64 // their addresses
 	of  *buffers
 }
 
-func (m *memory) iovaAt(place int) nvme.IOVA { return m.all[place].IOVA() }
+// Addresses are the controllers', by the place of each among the namespaces that were opened together.
+func (m *memory) Addresses() []uint64 { return m.at }
+
+// add adds the next controller's mapping.
+func (m *memory) add(c *controller.Chunk) {
+	m.all, m.at = append(m.all, c), append(m.at, uint64(c.IOVA()))
+}
 
 // alloc has the first controller allocate, as it allocates for itself, and the others map that, too.
 func (b *buffers) alloc(n int64) (pool.Memory, error) {
@@ -54,13 +55,13 @@ func (b *buffers) alloc(n int64) (pool.Memory, error) {
 	if m.Mirrored() {
 		b.mirrors.Store(true)
 	}
-	m.all = append(m.all, m.Chunk)
+	m.add(m.Chunk)
 	for _, c := range b.controllers[1:] {
 		s, err := c.Share(m.Chunk)
 		if err != nil {
 			return nil, errors.Join(err, m.Close())
 		}
-		m.all = append(m.all, s)
+		m.add(s)
 	}
 	return m, nil
 }
@@ -73,7 +74,7 @@ func (b *buffers) attach(g gpu.Memory) (pool.Memory, error) {
 		if err != nil {
 			return nil, errors.Join(err, m.Close())
 		}
-		m.all = append(m.all, s)
+		m.add(s)
 	}
 	m.Chunk = m.all[0]
 	return m, nil
@@ -117,8 +118,7 @@ func (d *Namespace) Attach(g gpu.Memory) (blockdev.Buffer, error) {
 
 // iova is the I/O virtual address of a slice, whose buffer is the pool's, for this namespace's controller.
 func (d *Namespace) iova(s blockdev.Slice) nvme.IOVA {
-	b := s.Buf.(*pool.Buffer)
-	return b.Memory().(mapped).iovaAt(d.place) + nvme.IOVA(b.Offset()+s.Off)
+	return nvme.IOVA(s.Buf.(*pool.Buffer).Address(d.place) + uint64(s.Off))
 }
 
 // owns says whether all buffers of r are the pool's. Only those are mapped for the controller.

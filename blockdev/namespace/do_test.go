@@ -60,10 +60,10 @@ type fakeChunk struct {
 	at nvme.IOVA
 }
 
-func (c *fakeChunk) Bytes() []byte        { return c.b }
-func (c *fakeChunk) iovaAt(int) nvme.IOVA { return c.at }
-func (c *fakeChunk) Len() int64           { return int64(len(c.b)) }
-func (c *fakeChunk) Close() error         { return nil }
+func (c *fakeChunk) Bytes() []byte       { return c.b }
+func (c *fakeChunk) Addresses() []uint64 { return []uint64{uint64(c.at)} }
+func (c *fakeChunk) Len() int64          { return int64(len(c.b)) }
+func (c *fakeChunk) Close() error        { return nil }
 
 // testNamespace is a namespace of 1 GiB in blocks of 512 over the fake.
 func testNamespace(t *testing.T, l limits, info blockdev.Info) (*Namespace, *fakeEngine) {

@@ -45,6 +45,9 @@ func (b *Buffer) Memory() Memory { return b.chunk.mem }
 // Offset is where the buffer begins in Memory, in bytes.
 func (b *Buffer) Offset() int { return b.off }
 
+// Address is where a device has the buffer's first byte, by the device's place in Memory.Addresses.
+func (b *Buffer) Address(place int) uint64 { return b.chunk.at[place] + uint64(b.off) }
+
 // Owns says whether b is a buffer of this pool.
 func (p *Pool) Owns(b blockdev.Buffer) bool {
 	mine, ok := b.(*Buffer)
@@ -59,7 +62,7 @@ func (p *Pool) Attach(m Memory) (*Buffer, error) {
 		return nil, errors.Join(blockdev.ErrClosed, m.Close())
 	}
 	p.live++
-	return &Buffer{pool: p, chunk: &chunk{mem: m, host: m.Bytes(), attached: true}, inUse: true, n: int(m.Len())}, nil
+	return &Buffer{pool: p, chunk: &chunk{mem: m, host: m.Bytes(), at: m.Addresses(), attached: true}, inUse: true, n: int(m.Len())}, nil
 }
 
 // takeLocked hands out a buffer of at least n bytes. The error is a *shortage if waiting may help.

@@ -12,8 +12,9 @@ import (
 type chunk struct {
 	use  blockdev.Use
 	mem  Memory
-	host []byte // mem.Bytes()
-	used int    // slabs that hold a buffer; 1 for a chunk of one buffer
+	host []byte   // mem.Bytes()
+	at   []uint64 // mem.Addresses()
+	used int      // slabs that hold a buffer; 1 for a chunk of one buffer
 
 	attached bool // the caller's memory (Attach): never reused
 }
@@ -35,7 +36,7 @@ func (p *Pool) growLocked(use blockdev.Use, least, want int64) (*chunk, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &chunk{use: use, mem: m, host: m.Bytes()}
+	c := &chunk{use: use, mem: m, host: m.Bytes(), at: m.Addresses()}
 	p.size += m.Len()
 	p.arenas[use].size += m.Len()
 	p.chunks[c] = struct{}{}

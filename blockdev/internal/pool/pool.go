@@ -38,8 +38,9 @@ var slabsPerChunk = [blockdev.NumUses]int64{blockdev.ForData: 8, blockdev.ForBlo
 
 // Memory is pinned memory that the pool cuts up.
 type Memory interface {
-	Bytes() []byte // nil where the CPU cannot reach it
-	Len() int64    // in bytes
+	Bytes() []byte       // nil where the CPU cannot reach it
+	Len() int64          // in bytes
+	Addresses() []uint64 // where devices have it, each its own, in the order of whoever has the pool. They do not change
 	Close() error
 }
 

@@ -18,9 +18,10 @@ type fakeMemory struct {
 	open *int
 }
 
-func (m *fakeMemory) Bytes() []byte { return m.b }
-func (m *fakeMemory) Len() int64    { return int64(len(m.b)) }
-func (m *fakeMemory) Close() error  { *m.open--; return nil }
+func (m *fakeMemory) Bytes() []byte       { return m.b }
+func (m *fakeMemory) Len() int64          { return int64(len(m.b)) }
+func (m *fakeMemory) Addresses() []uint64 { return []uint64{uint64(m.addr)} }
+func (m *fakeMemory) Close() error        { *m.open--; return nil }
 
 func testPool(limit int64) (p *Pool, open *int) {
 	open = new(int)
