@@ -105,8 +105,10 @@ func (r *report) add(e event, part string, now time.Time) {
 	defer r.mu.Unlock()
 	t := key{part, e.Package, e.Test}
 	switch e.Action {
-	case "run":
+	case "run", "cont":
 		r.running[t] = now
+	case "pause": // it waits for the tests that do not run beside others
+		delete(r.running, t)
 	case "output":
 		if !strings.HasPrefix(e.Output, "=== ") {
 			r.output[t] = append(r.output[t], e.Output)

@@ -80,6 +80,25 @@ func TestQuiet(t *testing.T) {
 	require.Equal(t, "...   m/a TestLong, for 60 s\n      a thread waits\n", out.String())
 }
 
+// TestPaused: a test that waits for others to end does not run, and how long it does counts from when it goes on.
+func TestPaused(t *testing.T) {
+	var out, log bytes.Buffer
+	r := newReport(&out, &log)
+	r.stalled = func() []string { return nil }
+	now := time.Now()
+	r.add(event{Action: "run", Package: "m/a", Test: "TestLater"}, "", now)
+	r.add(event{Action: "pause", Package: "m/a", Test: "TestLater"}, "", now)
+	r.add(event{Action: "run", Package: "m/a", Test: "TestNow"}, "", now)
+	r.tick(now.Add(quiet + time.Second))
+	require.Equal(t, "...   m/a TestNow, for 31 s\n", out.String())
+	r.add(event{Action: "pass", Package: "m/a", Test: "TestNow"}, "", now)
+	r.add(event{Action: "cont", Package: "m/a", Test: "TestLater"}, "", now.Add(time.Minute))
+	r.printed, now = now, now.Add(time.Minute+time.Second)
+	out.Reset()
+	r.tick(now)
+	require.Equal(t, "...   m/a TestLater, for 1 s\n", out.String())
+}
+
 // TestBuilds: nor is there silence while all that is under way is builds.
 func TestBuilds(t *testing.T) {
 	var out, log bytes.Buffer
