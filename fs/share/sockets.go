@@ -62,20 +62,19 @@ func Sweep(dir string, take func(base string) (release func(), free bool)) (remo
 	names, err := filepath.Glob(filepath.Join(dir, "*"+socketEnd))
 	var errs []error
 	for _, name := range names {
-		if !dead(name) {
-			continue
-		}
+		// The lock comes first: to connect to a live daemon would wake it, at each mount of the machine.
 		release, free := take(strings.TrimSuffix(filepath.Base(name), socketEnd))
 		if !free {
 			continue
 		}
-		err := os.Remove(name)
-		release()
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		if dead(name) {
+			if err := os.Remove(name); err != nil {
+				errs = append(errs, err)
+			} else {
+				removed = append(removed, name)
+			}
 		}
-		removed = append(removed, name)
+		release()
 	}
 	return removed, errors.Join(append(errs, err)...)
 }

@@ -52,11 +52,15 @@ func TestSweep(t *testing.T) {
 	}
 	require.ErrorIs(t, err, unix.EAGAIN)
 
-	locks := func(base string) (func(), bool) { return func() {}, base != "alive" }
+	asleep, err := listen(at("asleep.share"), 0o600)
+	require.NoError(t, err)
+	defer asleep.Close()
+
+	locks := func(base string) (func(), bool) { return func() {}, base != "alive" && base != "asleep" }
 	removed, err := Sweep(dir, locks)
 	require.NoError(t, err)
 	require.Equal(t, []string{at("dead.share")}, removed)
-	for _, name := range []string{"alive.share", "dead.sock", "file.share", "link.share", "live.share", "full.share"} {
+	for _, name := range []string{"alive.share", "asleep.share", "dead.sock", "file.share", "link.share", "live.share", "full.share"} {
 		_, err := os.Lstat(at(name))
 		require.NoError(t, err, name)
 	}
@@ -65,6 +69,9 @@ func TestSweep(t *testing.T) {
 	require.Empty(t, removed)
 	_, err = Sweep(at("none"), free)
 	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, asleep.SetDeadline(time.Now().Add(100*time.Millisecond)))
+	_, err = asleep.Accept()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a daemon whose lock says that it lives is not woken")
 }
 
 // A socket is never swept away while it is being made, over a dead one or not.
