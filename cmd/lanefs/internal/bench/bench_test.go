@@ -227,6 +227,17 @@ func TestStop(t *testing.T) {
 	require.Less(t, r.Elapsed, time.Minute)
 }
 
+// TestCountWithoutEnd: as many commands as a number can say are a limit that is not reached.
+func TestCountWithoutEnd(t *testing.T) {
+	c, _ := open(t, 2*mib, softctl.Options{})
+	j := job()
+	j.Reads, j.Verify, j.Count, j.Time = 100, false, math.MaxUint64, 50*time.Millisecond
+	r, err := Run(nil, c, j, func(Progress) {})
+	require.NoError(t, err)
+	require.NotZero(t, r.Commands())
+	require.Contains(t, fioArgs("/dev/x", 0, mib, Job{Lanes: 2, Block: 4096, Count: math.MaxUint64}), "--number_ios=9223372036854775808")
+}
+
 // TestFailed: commands that fail are counted, and enough of them end the run.
 func TestFailed(t *testing.T) {
 	rules := &softctl.Rules{}

@@ -62,7 +62,7 @@ func fioArgs(path string, offset, size int64, j Job) []string {
 	if j.Time > 0 {
 		args = append(args, "--time_based", "--runtime="+strconv.FormatInt(j.Time.Milliseconds(), 10)+"ms")
 	} else if j.Count > 0 {
-		each := (j.Count + uint64(j.Lanes) - 1) / uint64(j.Lanes)
+		each := (j.Count-1)/uint64(j.Lanes) + 1
 		args = append(args, "--number_ios="+strconv.FormatUint(each, 10))
 	}
 	return args

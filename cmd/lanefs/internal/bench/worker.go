@@ -173,9 +173,8 @@ func (w *worker) measure() error {
 	for !w.r.ended.Load() {
 		n := len(w.units)
 		if j.Count > 0 {
-			at := w.r.claimed.Add(uint64(n))
-			if over := int64(at) - int64(j.Count); over > 0 {
-				if n -= int(min(over, int64(n))); n == 0 {
+			if at := w.r.claimed.Add(uint64(n)); at > j.Count {
+				if n -= int(min(at-j.Count, uint64(n))); n == 0 {
 					return nil
 				}
 			}
