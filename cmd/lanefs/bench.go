@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -128,6 +129,7 @@ func (o *benchOptions) run(c *cobra.Command, device string) error {
 	defer end()
 	d.cfg.stop = stop
 	r, err := o.measure(stop, &d, jobs)
+	end() // what is written from here on may wait for its reader: a signal ends that
 	if err != nil {
 		return err
 	}
@@ -239,10 +241,12 @@ func stopped() (stop <-chan struct{}, end func()) {
 			signal.Stop(signals)
 			close(over)
 		case <-gone:
-			signal.Stop(signals)
 		}
 	}()
-	return over, func() { close(gone) }
+	return over, sync.OnceFunc(func() {
+		signal.Stop(signals)
+		close(gone)
+	})
 }
 
 // parse takes the DEVICE argument and the flags that mirror mount options.

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -102,10 +104,66 @@ func TestBenchDrawing(t *testing.T) {
 	if err := unix.Mknod(disk, unix.S_IFBLK|0o600, int(unix.Mkdev(0, 0))); err == nil {
 		require.Contains(t, p.fails(bench(disk)...), "is a block device")
 	}
-	out, said, err := p.run(bench(p.path("nowhere/b.svg"))...)
+	out, said, err := p.run(bench("/dev/full")...)
 	require.Error(t, err)
-	require.Contains(t, said, "--svg: open")
+	require.Contains(t, said, "--svg: write /dev/full: no space left")
 	require.Contains(t, out, "8 commands in")
+}
+
+// TestBenchNowhere: where no drawing can be, nothing is measured, or overwritten.
+func TestBenchNowhere(t *testing.T) {
+	p := newPlace(t)
+	img := p.plain("image", 4)
+	poke(t, img, 3000, "what was there")
+	before := sum(t, img)
+	for name, want := range map[string]string{
+		p.path("nowhere/b.svg"):            `"b.svg" cannot be created in "` + p.path("nowhere") + `": no such file or directory`,
+		img + "/b.svg":                     "not a directory",
+		p.dir:                              "is a directory: name a file in it",
+		p.path(strings.Repeat("long", 64)): "file name too long",
+		"/proc/" + strconv.Itoa(os.Getpid()) + "/b.svg": "cannot be created in",
+	} {
+		out, said, err := p.run("bench", "--gpu", "host", "--destroy", "--reads", "0", "--count", "8", "--svg", name, img)
+		require.Error(t, err, name)
+		require.Contains(t, said, want)
+		require.Empty(t, out)
+	}
+	require.Equal(t, before, sum(t, img))
+	require.Contains(t, p.fails("prove", "--gpu", "host", "--time", "1ms", "--report", p.path("nowhere/r"), img), `the report: "r.txt" cannot be created in`)
+}
+
+// TestBenchDrawingWaits: a drawing that nobody takes from its FIFO is waited for until a signal ends the command.
+func TestBenchDrawingWaits(t *testing.T) {
+	p := newPlace(t)
+	fifo := p.path("fifo")
+	require.NoError(t, unix.Mkfifo(fifo, 0o600))
+	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGTERM} {
+		c := p.command("bench", "--gpu", "host", "--count", "8", "--svg", fifo, p.plain("image", 4))
+		require.NoError(t, c.Start())
+		p.children = append(p.children, c)
+		p.eventually("it waits for who reads the FIFO", func() bool {
+			return inFIFO(c.Process.Pid)
+		})
+		require.NoError(t, c.Process.Signal(sig))
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		select {
+		case err := <-ended:
+			require.Error(t, err)
+		case <-time.After(20 * time.Second):
+			_ = c.Process.Kill()
+			t.Fatalf("%v does not end it", sig)
+		}
+	}
+}
+
+// inFIFO says whether a thread of a process waits for a FIFO's other end.
+func inFIFO(pid int) bool {
+	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
+	return slices.ContainsFunc(all, func(wchan string) bool {
+		b, _ := os.ReadFile(wchan)
+		return string(b) == "wait_for_partner" || string(b) == "fifo_open"
+	})
 }
 
 // TestBenchPartition: what is written stays within the partition.

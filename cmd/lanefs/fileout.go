@@ -1,25 +1,40 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // What a command writes beside its output (bench's drawing, prove's report, a trace) must not take the place of what is no such thing: a name too many,
 // or in the wrong place, would be DEVICE itself, the file of a loop device, or a disk. So a file that is there is written over only if it is
 // empty, or begins as one of its kind does.
 
-// mayWrite says why a file that begins so may not be written at name. It creates nothing and changes nothing.
+// mayWrite says why a file that begins so may not, or cannot, be written at name: before the work of which it is to tell. It creates nothing and changes
+// nothing. An empty name is none.
 func mayWrite(name, begins string) error {
-	st, err := os.Stat(name)
-	if err != nil {
-		return nil // it is not there, or creating it will say why not
+	if name == "" {
+		return nil
 	}
+	st, err := os.Stat(name)
 	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return mayCreate(name)
+	case err != nil:
+		return fmt.Errorf("%q cannot be written: %w", name, reason(err))
 	case isBlock(st):
 		return fmt.Errorf("%q is a block device: name a file to be written", name)
-	case !st.Mode().IsRegular() || st.Size() == 0:
+	case st.IsDir():
+		return fmt.Errorf("%q is a directory: name a file in it", name)
+	}
+	if err := unix.Access(name, unix.W_OK); err != nil {
+		return fmt.Errorf("%q cannot be written: %w", name, err)
+	}
+	if !st.Mode().IsRegular() || st.Size() == 0 {
 		return nil
 	}
 	f, err := os.Open(name)
@@ -30,6 +45,18 @@ func mayWrite(name, begins string) error {
 	head := make([]byte, len(begins))
 	if _, err := io.ReadFull(f, head); err != nil || string(head) != begins {
 		return fmt.Errorf("%q is there, and begins with something else than %q: name another file, or remove it", name, begins)
+	}
+	return nil
+}
+
+// mayCreate says why a file that is not there cannot be created.
+func mayCreate(name string) error {
+	if _, err := os.Lstat(name); err == nil {
+		return nil // a link to what is not there: creating that will say why not
+	}
+	dir := filepath.Dir(name)
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("%q cannot be created in %q: %w", filepath.Base(name), dir, err)
 	}
 	return nil
 }

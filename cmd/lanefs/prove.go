@@ -119,6 +119,7 @@ func (o *proveOptions) run(c *cobra.Command, device string) error {
 	defer end()
 	p.stop, p.dev.cfg.stop = stop, stop
 	err := p.climb()
+	end() // what is written from here on may wait for its reader: a signal ends that
 	p.finish()
 	if o.json {
 		err = errors.Join(err, printJSON(c.OutOrStdout(), "prove", p.r))
