@@ -91,6 +91,9 @@ func (s system) take(path string, fd int, write bool) (_ *Claim, err error) {
 			return nil, s.inUse(path, w, device{})
 		}
 	}
+	if swap := s.swapOn(w); swap != "" {
+		return nil, asSwap(path, swap)
+	}
 	return c, s.noRival(w, path, write)
 }
 

@@ -13,10 +13,10 @@
 //  2. opens in that way what a loop device stands on, if that is a block device: the kernel does not
 //  3. locks its range of each bottom that is a file, by open file description: the lock is the inode's, so it holds in every
 //     mount namespace
-//  4. and only then looks for loop devices on the same bytes, and for what has those open
+//  4. and only then looks for swap space and loop devices on the same bytes, and for what has those open
 //
 // Of two programs that do so at once, each does 1 to 3 before it looks: so one of them sees the other, or both do. What the kernel
-// mounts through a loop device takes no lock, and is what step 4 is for.
+// mounts through a loop device, or uses as swap space, takes no lock, and is what step 4 is for.
 //
 // Files are known by device and inode number. A path in sysfs is another mount namespace's, perhaps: so a loop device is
 // asked (LOOP_GET_STATUS64), and a file that cannot be opened here is looked for in /proc/locks.

@@ -21,6 +21,9 @@ func (s system) inUse(path string, w *way, d device) *InUse {
 		in.By = mount
 		return in
 	}
+	if swap := s.swapOn(w); swap != "" {
+		return asSwap(path, swap)
+	}
 	if d.name == "" {
 		return in
 	}
