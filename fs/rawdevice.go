@@ -220,11 +220,18 @@ func (r *rawDevice) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse
 		return fuse.Status(unix.EOPNOTSUPP)
 	}
 	size := uint64(r.dev.Info().Size())
-	if in.Offset > size || in.Length > size-in.Offset {
+	length := in.Length
+	switch { // as of a block device: what begins within it may end behind its end, if it may not become larger
+	case in.Offset >= size:
 		return fuse.EINVAL
+	case length <= size-in.Offset:
+	case in.Mode&unix.FALLOC_FL_KEEP_SIZE == 0:
+		return fuse.EINVAL
+	default:
+		length = size - in.Offset
 	}
 	bs := uint64(r.dev.Info().BlockSize)
-	from, to := (in.Offset+bs-1)/bs*bs, (in.Offset+in.Length)/bs*bs
+	from, to := (in.Offset+bs-1)/bs*bs, (in.Offset+length)/bs*bs
 	zero := make([]byte, bs)
 	part := func(from, to uint64) fuse.Status { // within a block
 		if from >= to {
@@ -234,12 +241,12 @@ func (r *rawDevice) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fuse
 		return st
 	}
 	if from > to { // the range lies within a block
-		return part(in.Offset, in.Offset+in.Length)
+		return part(in.Offset, in.Offset+length)
 	}
 	if st := part(in.Offset, from); st != fuse.OK {
 		return st
 	}
-	if st := part(to, in.Offset+in.Length); st != fuse.OK || from == to {
+	if st := part(to, in.Offset+length); st != fuse.OK || from == to {
 		return st
 	}
 	r.edges.RLock()

@@ -100,6 +100,12 @@ func TestRawBytes(t *testing.T) {
 		}
 		require.NoError(t, err)
 	}
+	const punch, zero = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_ZERO_RANGE
+	require.NoError(t, unix.Fallocate(int(f.Fd()), punch, size-5000, size), "what is behind the end is left out")
+	require.NoError(t, unix.Fallocate(int(f.Fd()), zero|unix.FALLOC_FL_KEEP_SIZE, size-6000, size))
+	clear(want[size-6000:])
+	require.ErrorIs(t, unix.Fallocate(int(f.Fd()), zero, size-5000, size), unix.EINVAL)
+	require.ErrorIs(t, unix.Fallocate(int(f.Fd()), punch, size, 4096), unix.EINVAL)
 	require.NoError(t, f.Sync())
 	require.ErrorIs(t, f.Truncate(size/2), unix.EINVAL)
 	_, err = f.WriteAt([]byte{1}, size)
