@@ -16,9 +16,12 @@ func Attach(t testing.TB, file string, options ...string) (dev string, detach fu
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: loop devices need root")
 	}
-	out, err := exec.Command("losetup", append(append([]string{"-f", "--show"}, options...), file)...).CombinedOutput()
+	c := exec.Command("losetup", append(append([]string{"-f", "--show"}, options...), file)...)
+	var said strings.Builder // it may warn, too
+	c.Stderr = &said
+	out, err := c.Output()
 	if err != nil {
-		t.Skipf("SKIPPED: no loop device: %s", out)
+		t.Skipf("SKIPPED: no loop device: %s", said.String())
 	}
 	dev = strings.TrimSpace(string(out))
 	// The kernel keeps a device's write protection (BLKROSET) when it is detached: the next file that is attached there could not be written to, by whatever program.
