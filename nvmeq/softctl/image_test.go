@@ -62,6 +62,15 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
+// TestNoMedium: a device without bytes cannot be made larger, as an image can.
+func TestNoMedium(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, make([]byte, 4096), 0o600))
+	dev, _ := looptest.Attach(t, path, "-o", "4096")
+	_, err := Open(dev, Options{})
+	require.EqualError(t, err, `device "`+dev+`" has no medium, or an empty one; losetup --list shows its file, losetup `+dev+` FILE gives it one`)
+}
+
 // TestImageImmutable: the error names what helps; permissions would not. To read it nothing is needed.
 func TestImageImmutable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "image")

@@ -129,7 +129,10 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		// A hole beyond the end changes nothing and tells whether holes can be punched.
 		m.punch = unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, m.size, 4096) == nil
 	}
-	if m.size == 0 {
+	switch {
+	case m.size == 0 && m.block:
+		return nil, noMedium(path, st.Rdev)
+	case m.size == 0:
 		return nil, fmt.Errorf("image %q is empty; make it the size the disk is to have", path)
 	}
 	// The bytes after the last whole block are not used, as on the kernel's loop devices: `truncate -s 100MB` leaves 256 bytes.
@@ -146,6 +149,16 @@ func Open(path string, opt Options) (_ *Image, err error) {
 		m.pages = newPages(m, opt.Pinner)
 	}
 	return m, nil
+}
+
+// noMedium is the error of a device without bytes.
+func noMedium(path string, rdev uint64) error {
+	const loops = 7 // the major number of loop devices
+	remedy := "put one in, or connect it, first"
+	if unix.Major(rdev) == loops {
+		remedy = "losetup --list shows its file, losetup " + path + " FILE gives it one"
+	}
+	return fmt.Errorf("device %q has no medium, or an empty one; %s", path, remedy)
 }
 
 func notWritable(path, remedy string, err error) error {
