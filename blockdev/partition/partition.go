@@ -41,6 +41,9 @@ func (t *Table) Find(number int) (Part, error) {
 			return p, nil
 		}
 	}
+	if len(t.Parts) == 0 {
+		return Part{}, fmt.Errorf("there is no partition %d: the partition table is empty", number)
+	}
 	var have []string
 	for _, p := range t.Parts {
 		have = append(have, strconv.Itoa(p.Number))

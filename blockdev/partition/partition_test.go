@@ -147,6 +147,10 @@ func TestGPT(t *testing.T) {
 	require.Equal(t, &Table{Parts: gptWant}, got)
 	_, err = got.Find(3)
 	require.ErrorContains(t, err, "there is no partition 3; name one of those there are: 1, 2")
+	got, err = Read(table(t, "label: gpt\n"))
+	require.NoError(t, err)
+	_, err = got.Find(1)
+	require.EqualError(t, err, "there is no partition 1: the partition table is empty")
 
 	spoil := func(off int64) (repair func()) {
 		var b [1]byte
