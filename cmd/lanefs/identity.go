@@ -211,7 +211,7 @@ func (i *identity) print(out io.Writer) error {
 	}
 	if p := i.Partition; p != nil {
 		fmt.Fprintf(w, "partition\t%d\n  offset, size\t%d, %d bytes (%s)\n", p.Number, p.First, p.Size, units.Bytes(p.Size))
-		fmt.Fprintf(w, "  PARTUUID\t%s\n  PARTLABEL\t%s\n", cmp.Or(p.ID, "none"), cmp.Or(p.Name, "none"))
+		fmt.Fprintf(w, "  PARTUUID\t%s\n  PARTLABEL\t%s\n", cmp.Or(p.ID, "none"), cmp.Or(shown(p.Name), "none"))
 	}
 	return w.Flush()
 }

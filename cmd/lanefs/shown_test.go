@@ -26,3 +26,13 @@ func TestShown(t *testing.T) {
 	require.Contains(t, out, filepath.Base(strings.ReplaceAll(img, "\x1b", `\x1b`)))
 	p.ok("umount", mnt)
 }
+
+// TestShownPartition: the name of a partition, which whoever wrote the disk chose, is a line of its own and nothing more.
+func TestShownPartition(t *testing.T) {
+	var b strings.Builder
+	i := &identity{Partition: &partitionReport{Number: 1, Name: "a\x1b[2J\nnamespace  9"}}
+	require.NoError(t, i.print(&b))
+	require.NotContains(t, b.String(), "\x1b")
+	require.NotContains(t, b.String(), "\nnamespace")
+	require.Contains(t, b.String(), `"a\x1b[2J\nnamespace  9"`)
+}
