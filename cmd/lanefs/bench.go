@@ -165,7 +165,7 @@ func (o *benchOptions) jobs(c *cobra.Command) (jobs []bench.Job, err error) {
 		return nil, fmt.Errorf("--time %v: want 0 or more", o.time)
 	case o.batch < 0 || o.queue < 0 || o.queue == 1:
 		return nil, fmt.Errorf("--batch %d, --queue %d: want 0, or more than that; a queue has two entries at least", o.batch, o.queue)
-	case o.verify && !o.destroy && !f.Changed("seed"):
+	case o.verify && !o.destroy && o.seed == 0:
 		return nil, errors.New("--verify without --destroy checks what an earlier run wrote: say by which --seed")
 	case o.allModes && (f.Changed("memory-mode") || f.Changed("doorbell")):
 		return nil, errors.New("--all-modes takes every memory mode and doorbell route: leave --memory-mode and --doorbell out")

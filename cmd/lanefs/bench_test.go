@@ -249,6 +249,7 @@ func TestBenchRefused(t *testing.T) {
 		"nothing is written without --destroy":  {"--reads", "99"},
 		"want a percentage":                     {"--reads", "101"},
 		"say by which --seed":                   {"--verify"},
+		"what an earlier run wrote: say by":     {"--verify", "--seed", "0"},
 		"leave --memory-mode and --doorbell":    {"--all-modes", "--memory-mode", "1"},
 		"--block 4x: \"4x\": want a number of":  {"--block", "4x"},
 		"--lanes 0: \"0\": want numbers from 1": {"--lanes", "0"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -146,7 +147,7 @@ func (p *prover) parseScratch(text string) error {
 	from, to, ok := strings.Cut(text, "-")
 	first, err := strconv.ParseUint(from, 10, 64)
 	last, err2 := strconv.ParseUint(to, 10, 64)
-	if !ok || err != nil || err2 != nil || last < first {
+	if !ok || err != nil || err2 != nil || last < first || last-first == math.MaxUint64 {
 		return fmt.Errorf("--scratch %s: want two logical blocks, FIRST-LAST", text)
 	}
 	p.first, p.blocks = first, last-first+1

@@ -101,6 +101,7 @@ func TestProve(t *testing.T) {
 
 	for want, args := range map[string][]string{
 		"want two logical blocks":    {"--scratch", "7"},
+		"want two logical blocks, ":  {"--scratch", "0-18446744073709551615"},
 		"give one of them":           {"--scratch", "7-8", "--destroy"},
 		"want more than 0":           {"--time", "0"},
 		`"x=y"`:                      {"--gpu", "x=y"},
