@@ -49,7 +49,7 @@ says so: this tests the machine, not a drive.
 The report, NAME.txt and NAME.json, can be attached to an issue: it has versions, PCI topology, drivers, every rung. Serial numbers and other identifiers of the drive are
 left out unless --serial is given.
 
-The exit status is 0 if every rung that is possible here held.`,
+The exit status is 0 if every rung that is possible here was tried, and held.`,
 		Args: exactly("DEVICE"),
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0]) },
 	}
@@ -132,6 +132,9 @@ func (o *proveOptions) run(c *cobra.Command, device string) error {
 	}
 	if p.r.Failed > 0 {
 		return fmt.Errorf("%d rungs failed; see above", p.r.Failed)
+	}
+	if p.r.Interrupted {
+		return errors.New("interrupted before the last rung: run it again for the whole proof")
 	}
 	return nil
 }
@@ -224,6 +227,7 @@ func (c cannot) Error() string { return c.why }
 func (p *prover) rung(name string, try func() (said string, err error)) bool {
 	return p.owed(name, func() (string, error) {
 		if isClosed(p.stop) {
+			p.r.Interrupted = true
 			return "", cannot{"interrupted before it was tried"}
 		}
 		return try()

@@ -196,7 +196,8 @@ func TestProveInterrupted(t *testing.T) {
 			require.NoError(t, c.Process.Signal(syscall.SIGINT))
 		}
 	}
-	_ = c.Wait()
+	require.Error(t, c.Wait(), "what was not tried is not proven")
+	require.Contains(t, strings.Join(said, "\n"), "came after the interruption")
 	require.Equal(t, before, sum(t, img), "%s", strings.Join(said, "\n"))
 	require.Contains(t, strings.Join(said, "\n"), "held        what was there is put back")
 }

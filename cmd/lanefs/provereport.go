@@ -22,19 +22,20 @@ import (
 
 // proofReport is what `lanefs prove --json` prints, and what its report has. Times are nanoseconds, sizes bytes.
 type proofReport struct {
-	Version    string           `json:"version"`
-	When       time.Time        `json:"when"`
-	Device     string           `json:"device"`
-	Simulated  bool             `json:"simulated"` // the controller is software
-	Writes     string           `json:"writes"`    // what could be written, in words
-	Held       int              `json:"held"`
-	Failed     int              `json:"failed"`
-	Impossible int              `json:"impossible"`
-	Controller *proofController `json:"controller"` // null: it was not reached
-	Machine    proofMachine     `json:"machine"`
-	Rungs      []*proofRung     `json:"rungs"`
-	Throughput []proofSpeed     `json:"throughput"`
-	Findings   []doctor.Finding `json:"findings"` // the doctor's
+	Version     string           `json:"version"`
+	When        time.Time        `json:"when"`
+	Device      string           `json:"device"`
+	Simulated   bool             `json:"simulated"` // the controller is software
+	Writes      string           `json:"writes"`    // what could be written, in words
+	Held        int              `json:"held"`
+	Failed      int              `json:"failed"`
+	Impossible  int              `json:"impossible"`
+	Interrupted bool             `json:"interrupted"` // a signal came before the last rung
+	Controller  *proofController `json:"controller"`  // null: it was not reached
+	Machine     proofMachine     `json:"machine"`
+	Rungs       []*proofRung     `json:"rungs"`
+	Throughput  []proofSpeed     `json:"throughput"`
+	Findings    []doctor.Finding `json:"findings"` // the doctor's
 }
 
 type proofController struct {
@@ -280,7 +281,11 @@ func (r *proofReport) print(out io.Writer) error {
 }
 
 func (r *proofReport) summary() string {
-	return fmt.Sprintf("%d rungs held, %d failed, %d were impossible here", r.Held, r.Failed, r.Impossible)
+	text := fmt.Sprintf("%d rungs held, %d failed, %d were impossible here", r.Held, r.Failed, r.Impossible)
+	if r.Interrupted {
+		text += " or came after the interruption"
+	}
+	return text
 }
 
 func (g *proofRung) String() string {

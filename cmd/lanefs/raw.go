@@ -32,10 +32,13 @@ its space back to the device. Of the mount options, those of the lanes, ro and m
 an md array, separated by commas, are shown as the array; a single member is shown as it is.`,
 		Args: exactly("DEVICE FILE"),
 		RunE: func(c *cobra.Command, args []string) (failed error) {
+			if args[1] == "" {
+				return usage(errors.New("FILE is an empty name"))
+			}
 			if _, err := os.Lstat(args[1]); errors.Is(err, os.ErrNotExist) {
 				f, err := os.OpenFile(args[1], os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 				if err != nil {
-					return err
+					return fmt.Errorf("%q cannot be created: %w", args[1], reason(err))
 				}
 				f.Close()
 				defer func() {

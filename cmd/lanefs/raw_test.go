@@ -121,6 +121,15 @@ func TestRawBytes(t *testing.T) {
 	require.True(t, bytes.Equal(want, got))
 }
 
+// TestRawNames: what cannot be FILE is said of FILE.
+func TestRawNames(t *testing.T) {
+	p := newPlace(t)
+	img := p.path("img")
+	require.NoError(t, os.WriteFile(img, make([]byte, 4096), 0o600))
+	require.Contains(t, p.fails("raw", "--gpu", "host", img, ""), "FILE is an empty name")
+	require.Contains(t, p.fails("raw", "--gpu", "host", img, p.path("none/raw")), `none/raw" cannot be created: no such file or directory`)
+}
+
 // TestRawFails: where the device fails, the file says EIO, never other bytes, and so does fsync of what was written; the rest goes on, and it unmounts.
 func TestRawFails(t *testing.T) {
 	const size = 4 << 20
