@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -200,6 +202,58 @@ func TestProveInterrupted(t *testing.T) {
 	require.Contains(t, strings.Join(said, "\n"), "came after the interruption")
 	require.Equal(t, before, sum(t, img), "%s", strings.Join(said, "\n"))
 	require.Contains(t, strings.Join(said, "\n"), "held        what was there is put back")
+}
+
+// TestProvePutsBack: neither a second Ctrl-C, nor the end of the session, nor an output that nobody reads any more keeps scratch blocks from being put back.
+func TestProvePutsBack(t *testing.T) {
+	p := newPlace(t)
+	img := p.plain("image", 64)
+	const text = "what was there"
+	poke(t, img, 4096, text)
+	written := func() bool { // the patterns have come so far
+		f, err := os.Open(img)
+		require.NoError(t, err)
+		defer f.Close()
+		b := make([]byte, len(text))
+		_, err = f.ReadAt(b, 4096)
+		require.NoError(t, err)
+		return string(b) != text
+	}
+	signals := func(all ...syscall.Signal) func(*exec.Cmd, io.Closer) {
+		return func(c *exec.Cmd, _ io.Closer) {
+			for end := time.Now().Add(time.Minute); !written() && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+			for _, s := range all {
+				require.NoError(t, c.Process.Signal(s))
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+	}
+	for name, do := range map[string]func(*exec.Cmd, io.Closer){
+		"twice Ctrl-C":          signals(syscall.SIGINT, syscall.SIGINT, syscall.SIGINT),
+		"timeout(1)":            signals(syscall.SIGTERM, syscall.SIGTERM),
+		"the session ends":      signals(syscall.SIGHUP),
+		"SIGQUIT":               signals(syscall.SIGQUIT),
+		"nobody reads any more": func(_ *exec.Cmd, out io.Closer) { require.NoError(t, out.Close()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			poke(t, img, 4096, text)
+			before := sum(t, img)
+			c := p.command("prove", "--gpu", "host", "--time", "1ms", "--report", "none", "--scratch", "0-131071", img)
+			out, err := c.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, c.Start())
+			p.children = append(p.children, c)
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				if strings.HasPrefix(lines.Text(), "held        what is there is kept") { // next are the patterns
+					do(c, out)
+				}
+			}
+			require.Error(t, c.Wait())
+			require.Equal(t, before, sum(t, img))
+		})
+	}
 }
 
 func TestWithoutSecrets(t *testing.T) {

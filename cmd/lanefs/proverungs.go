@@ -404,6 +404,7 @@ func (p *prover) writes(area, runtime string) (err error) {
 		}) {
 			return nil
 		}
+		defer heldOff()()
 	}
 	p.rung("patterns that kernels write and check", func() (string, error) { return p.patterns(runtime) })
 	if p.o.destroy {
@@ -414,7 +415,9 @@ func (p *prover) writes(area, runtime string) (err error) {
 	}) {
 		err = errors.New("what was in the scratch blocks could not be put back")
 		name := "lanefs-scratch-" + p.r.When.Format("20060102-150405")
-		if os.WriteFile(name, saved, 0o600) == nil {
+		if lost := os.WriteFile(name, saved, 0o600); lost != nil {
+			err = fmt.Errorf("%w, nor be kept in a file: %w", err, lost)
+		} else {
 			err = fmt.Errorf("%w: it is in %s", err, name)
 		}
 	}
