@@ -3,12 +3,15 @@ package fs
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/fs/ext4"
 )
 
 // TestReadDirWhileDeleting: names that are there all the time are seen once, however many others go while reading.
@@ -100,6 +103,16 @@ func getdents(t *testing.T, fd int) []fuse.DirEntry {
 	}
 }
 
+// requestsOf is how many requests of some kinds there were so far.
+func requestsOf(m *mounted, kinds ...string) (n uint64) {
+	for _, s := range m.srv.Stats().Times {
+		if slices.Contains(kinds, s.Kind) {
+			n += s.Count
+		}
+	}
+	return n
+}
+
 // TestListWithAttributes: who lists a directory and asks for each file's size then, makes no request for a file; of a very large directory, for
 // those beyond dirAttributes.
 func TestListWithAttributes(t *testing.T) {
@@ -113,23 +126,15 @@ func TestListWithAttributes(t *testing.T) {
 	m.unmount()
 	m.volume.open()
 	m = mountVolume(t, m.volume, Options{})
-	lookups := func() uint64 {
-		for _, s := range m.srv.Stats().Times {
-			if s.Kind == "lookup" {
-				return uint64(s.Count)
-			}
-		}
-		return 0
-	}
 	entries, err := os.ReadDir(m.path("many"))
 	require.NoError(t, err)
 	require.Len(t, entries, dirAttributes+beyond)
-	before := lookups()
+	before := requestsOf(m, "lookup")
 	for _, e := range entries {
 		_, err := e.Info()
 		require.NoError(t, err)
 	}
-	require.EqualValues(t, beyond, lookups()-before)
+	require.EqualValues(t, beyond, requestsOf(m, "lookup")-before)
 }
 
 // TestOddNames: a name is any bytes but the slash and zero, up to 255 of them.
@@ -176,14 +181,6 @@ func TestListAgain(t *testing.T) {
 	m.volume.open()
 	m = mountVolume(t, m.volume, Options{})
 	dir = m.path("dir")
-	requests := func() (n uint64) {
-		for _, s := range m.srv.Stats().Times {
-			if s.Kind == "lookup" || s.Kind == "getattr" {
-				n += uint64(s.Count)
-			}
-		}
-		return n
-	}
 	// The kernel's count says how often it was told of each file.
 	times := func() []uint64 {
 		by := make([]uint64, count)
@@ -200,12 +197,12 @@ func TestListAgain(t *testing.T) {
 		entries, err := os.ReadDir(dir)
 		require.NoError(t, err)
 		require.Len(t, entries, count+1)
-		before := requests()
+		before := requestsOf(m, "lookup", "getattr")
 		for _, e := range entries {
 			_, err := e.Info()
 			require.NoError(t, err)
 		}
-		require.Equal(t, before, requests(), "requests for files")
+		require.Equal(t, before, requestsOf(m, "lookup", "getattr"), "requests for files")
 	}
 	list()
 	first := times()
@@ -224,4 +221,44 @@ func TestListAgain(t *testing.T) {
 	info, err := os.Stat(dir + "/7")
 	require.NoError(t, err)
 	require.EqualValues(t, len("changed"), info.Size())
+}
+
+// TestListAgainACL: who lists a directory again and asks for each file's access control list, as `ls -l` does, has a request for the files that were changed
+// since only: a listing with attributes has the kernel forget the lists.
+func TestListAgainACL(t *testing.T) {
+	m := newMount(t, Options{})
+	dir := m.path("dir")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	const count = 50
+	for i := range count {
+		require.NoError(t, os.WriteFile(fmt.Sprintf("%s/%d", dir, i), nil, 0o644))
+	}
+	m.unmount()
+	m.volume.open()
+	m = mountVolume(t, m.volume, Options{})
+	dir = m.path("dir")
+	list := func(want error) uint64 {
+		before := requestsOf(m, "getxattr")
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, entries, count)
+		for _, e := range entries {
+			_, err := unix.Getxattr(dir+"/"+e.Name(), ext4.XattrACLAccess, nil)
+			if e.Name() == "7" {
+				require.Equal(t, want, err)
+			} else {
+				require.Equal(t, unix.ENODATA, err)
+			}
+		}
+		return requestsOf(m, "getxattr") - before
+	}
+	require.EqualValues(t, count, list(unix.ENODATA))
+	require.Zero(t, list(unix.ENODATA))
+	require.Zero(t, list(unix.ENODATA))
+	acl := aclOf(ace{ext4.ACLUserObj, 6, 0}, ace{ext4.ACLUser, 6, nobody}, ace{ext4.ACLGroupObj, 4, 0}, ace{ext4.ACLMask, 6, 0}, ace{ext4.ACLOther, 4, 0})
+	require.NoError(t, unix.Setxattr(dir+"/7", ext4.XattrACLAccess, acl.Xattr(), 0))
+	require.LessOrEqual(t, list(nil), uint64(1))
+	require.NoError(t, os.Chmod(dir+"/8", 0o600))
+	require.LessOrEqual(t, list(nil), uint64(1))
+	require.Zero(t, list(nil))
 }

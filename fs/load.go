@@ -11,11 +11,15 @@ import (
 
 // use returns the node of a FUSE node ID, loaded and in use. The caller calls done. ESTALE: the kernel does not know the node, or the
 // volume has another file by that number.
-func (s *Server) use(id uint64) (*node, syscall.Errno) {
+func (s *Server) use(id uint64) (*node, syscall.Errno) { return s.useFor(id, true) }
+
+// useFor is use. changes is false for a request after which all that the kernel was told of the file is still so, and is what the kernel has
+// (node.fresh).
+func (s *Server) useFor(id uint64, changes bool) (*node, syscall.Errno) {
 	if id == fuse.FUSE_ROOT_ID {
 		return s.root, 0
 	}
-	n, generation, known := s.nodes.use(id)
+	n, generation, known := s.nodes.use(id, changes)
 	if n != nil {
 		return n, 0
 	}
@@ -24,11 +28,11 @@ func (s *Server) use(id uint64) (*node, syscall.Errno) {
 	}
 	in, err := s.load(uint32(id), generation)
 	if err == nil {
-		n = s.nodes.of(s, in)
+		n = s.nodes.of(s, in, changes)
 		in.Put()
 	} else {
 		// A request that removes the file's last name may have loaded the node meanwhile. Then it is used without its name.
-		n, _, _ = s.nodes.use(id)
+		n, _, _ = s.nodes.use(id, changes)
 	}
 	switch {
 	case n != nil:

@@ -19,8 +19,8 @@ type node struct {
 	newer     *node // in the list of idle nodes. Protected by nodes.mu
 	older     *node // as newer
 
-	// fresh is true if the kernel was told the file's only name and its attributes, and no request came for it since: it need not be told them
-	// again, and would ask if it did not have them any more. Protected by nodes.mu.
+	// fresh is true if the kernel was told the file's only name and its attributes, and no request came for it since but such as ask for its extended
+	// attributes: it need not be told them again, and would ask if it did not have them any more. Protected by nodes.mu.
 	fresh bool
 
 	// writers counts the open files that may write.

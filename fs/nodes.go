@@ -56,7 +56,7 @@ func (t *nodes) intern(s *Server, in *ext4.Inode, generation uint32, single bool
 	r.refs++
 	r.generation = generation
 	t.known[ino] = r
-	n := t.useLocked(ino)
+	n := t.useLocked(ino, true)
 	have := n != nil
 	if !have {
 		n = t.loadedLocked(s, in)
@@ -80,8 +80,8 @@ func (t *nodes) retain(n *node) {
 	delete(t.nameless, n)
 }
 
-// useLocked returns a loaded node, in use, nil if it is not loaded.
-func (t *nodes) useLocked(ino uint32) *node {
+// useLocked returns a loaded node, in use, nil if it is not loaded. For changes see Server.useFor, here and below.
+func (t *nodes) useLocked(ino uint32, changes bool) *node {
 	n := t.loaded[ino]
 	if n == nil {
 		return nil
@@ -92,7 +92,7 @@ func (t *nodes) useLocked(ino uint32) *node {
 		}
 	}
 	n.users++
-	n.fresh = false
+	n.fresh = n.fresh && !changes
 	return n
 }
 
@@ -115,13 +115,13 @@ func (t *nodes) fresh(ino uint32) bool {
 }
 
 // use returns a loaded node, in use. If it is nil, known says whether the kernel knows the inode, and of which generation.
-func (t *nodes) use(id uint64) (n *node, generation uint32, known bool) {
+func (t *nodes) use(id uint64, changes bool) (n *node, generation uint32, known bool) {
 	if id > math.MaxUint32 {
 		return nil, 0, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.useLocked(uint32(id)); n != nil {
+	if n := t.useLocked(uint32(id), changes); n != nil {
 		return n, 0, true
 	}
 	r, known := t.known[uint32(id)]
@@ -129,20 +129,23 @@ func (t *nodes) use(id uint64) (n *node, generation uint32, known bool) {
 }
 
 // of returns the node of an inode that the caller has a reference on, in use, nil if the kernel does not know it.
-func (t *nodes) of(s *Server, in *ext4.Inode) *node {
+func (t *nodes) of(s *Server, in *ext4.Inode, changes bool) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ino := in.Ino()
 	if n := t.loaded[ino]; n != nil && n.in != in {
 		return nil
 	}
-	if n := t.useLocked(ino); n != nil {
+	if n := t.useLocked(ino, changes); n != nil {
 		return n
 	}
-	if _, known := t.known[ino]; !known {
+	r, known := t.known[ino]
+	if !known {
 		return nil
 	}
-	return t.loadedLocked(s, in.Ref())
+	n := t.loadedLocked(s, in.Ref())
+	n.fresh = r.refs&told != 0 && !changes
+	return n
 }
 
 // get returns a loaded node that somebody uses, nil if there is none. It counts no use.

@@ -69,7 +69,7 @@ func intern(s *Server, in *ext4.Inode) *node {
 	return s.nodes.intern(s, in, in.Generation(), true)
 }
 
-// TestFreshNodes: that the kernel has a file's attributes is known until the next request for the file, also while its node is dropped, and takes no part in
+// TestFreshNodes: that the kernel has a file's attributes is known until the next request that may change the file, also while its node is dropped, and takes no part in
 // the kernel's count.
 func TestFreshNodes(t *testing.T) {
 	v := newVolume(t)
@@ -102,7 +102,17 @@ func TestFreshNodes(t *testing.T) {
 	s.nodes.forget(uint64(ino), 1)
 	require.True(t, s.nodes.fresh(ino))
 
-	n, errno := s.use(uint64(ino))
+	n, errno := s.useFor(uint64(ino), false)
+	require.Zero(t, errno)
+	n.done()
+	require.True(t, s.nodes.fresh(ino), "a request that changes nothing loads it")
+	n, errno = s.useFor(uint64(ino), false)
+	require.Zero(t, errno)
+	n.done()
+	require.True(t, s.nodes.fresh(ino), "a request that changes nothing")
+	drop()
+
+	n, errno = s.use(uint64(ino))
 	require.Zero(t, errno)
 	require.False(t, s.nodes.fresh(ino), "a request may change it")
 	n.done()

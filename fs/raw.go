@@ -25,7 +25,12 @@ func (r *rawFS) String() string { return subtype }
 
 // on calls do with the node of a FUSE node ID. After a panic the use does not end, which would need a lock that may be held: the process ends.
 func (r *rawFS) on(id uint64, do func(n *node) syscall.Errno) fuse.Status {
-	n, errno := r.srv.use(id)
+	return r.onFor(id, true, do)
+}
+
+// onFor is on. For changes see Server.useFor.
+func (r *rawFS) onFor(id uint64, changes bool, do func(n *node) syscall.Errno) fuse.Status {
+	n, errno := r.srv.useFor(id, changes)
 	if errno != 0 {
 		return fuse.Status(errno)
 	}

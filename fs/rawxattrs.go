@@ -9,7 +9,7 @@ import (
 )
 
 func (r *rawFS) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name string, dest []byte) (size uint32, _ fuse.Status) {
-	status := r.on(header.NodeId, func(n *node) (errno syscall.Errno) {
+	status := r.onFor(header.NodeId, false, func(n *node) (errno syscall.Errno) {
 		size, errno = n.Getxattr(name, dest)
 		return errno
 	})
@@ -17,7 +17,7 @@ func (r *rawFS) GetXAttr(_ <-chan struct{}, header *fuse.InHeader, name string, 
 }
 
 func (r *rawFS) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []byte) (size uint32, _ fuse.Status) {
-	status := r.on(header.NodeId, func(n *node) (errno syscall.Errno) {
+	status := r.onFor(header.NodeId, false, func(n *node) (errno syscall.Errno) {
 		size, errno = n.Listxattr(&header.Caller, dest)
 		return errno
 	})

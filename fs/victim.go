@@ -28,7 +28,7 @@ func (n *node) victim(name string) (victim, error) {
 	if err != nil {
 		return victim{}, err
 	}
-	v := victim{in, n.srv.nodes.of(n.srv, in)}
+	v := victim{in, n.srv.nodes.of(n.srv, in, true)}
 	if v.n != nil {
 		v.n.leaving.Add(1)
 	}
