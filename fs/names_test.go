@@ -118,6 +118,8 @@ func TestOpenUnlinked(t *testing.T) {
 	require.NoError(t, os.Remove(m.path("gone")))
 	_, err = os.Create(fmt.Sprintf("/proc/self/fd/%d/x", gone.Fd()))
 	require.ErrorIs(t, err, unix.ENOENT)
+	_, err = unix.Openat(int(gone.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR, 0o600)
+	require.ErrorIs(t, err, unix.EPERM)
 	names, err := gone.Readdirnames(0)
 	require.ErrorIs(t, err, unix.ENOENT, "as the kernel's file systems say")
 	require.Empty(t, names)

@@ -29,6 +29,12 @@ func TestXattr(t *testing.T) {
 	require.Equal(t, "", getxattr(t, path, "user.empty"))
 	_, err := unix.Getxattr(path, "user.none", nil)
 	require.ErrorIs(t, err, unix.ENODATA)
+	for _, name := range []string{"system.richacl", "system.none", "none.a"} {
+		_, err = unix.Getxattr(path, name, nil)
+		require.ErrorIs(t, err, unix.EOPNOTSUPP, name)
+		require.ErrorIs(t, set(name, "", 0), unix.EOPNOTSUPP, name)
+		require.ErrorIs(t, unix.Removexattr(path, name), unix.EOPNOTSUPP, name)
+	}
 	_, err = unix.Getxattr(path, "user.a", make([]byte, 2))
 	require.ErrorIs(t, err, unix.ERANGE)
 	_, err = unix.Listxattr(path, make([]byte, 2))

@@ -47,8 +47,8 @@ const (
 	IndexHurd            = 10
 )
 
-// prefixes are what indexes stand for. whole ones are a name by themselves. The others, lustre's, the encryption
-// context and inline data, are not shown.
+// prefixes are what indexes stand for. whole ones are a name by themselves. The others, rich access control lists, lustre's, the
+// encryption context and inline data, are not shown, as with the kernel.
 var prefixes = []struct {
 	index  uint8
 	prefix string
@@ -59,7 +59,6 @@ var prefixes = []struct {
 	{IndexPosixACLDefault, "system.posix_acl_default", true},
 	{IndexTrusted, "trusted.", false},
 	{IndexSecurity, "security.", false},
-	{IndexRichACL, "system.richacl", true},
 	{IndexHurd, "gnu.", false},
 }
 

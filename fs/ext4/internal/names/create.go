@@ -135,6 +135,9 @@ func Tmpfile(i *volume.Inode, mode, uid, gid uint32, with ...volume.With) (n *vo
 	m := volume.MakingOf(with)
 	err = i.FS.Change(m.May, func(o *volume.Op) error {
 		o.Lock(i)
+		if i.Disk.IsDir() && i.Disk.LinksCount == 0 {
+			return volume.ErrPerm // as with the kernel, where a name is ErrNotExist
+		}
 		if err := writableDir(i); err != nil {
 			return err
 		}
