@@ -8,7 +8,8 @@ GO          ?= go
 STATICCHECK := v0.8.2
 CACHE       ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lanefs
 VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null)
-TOOL        := $(CACHE)/staticcheck-$(STATICCHECK)/staticcheck
+# Built by the Go that is used: by an older one it cannot read the library of a newer.
+TOOL        := $(CACHE)/staticcheck-$(STATICCHECK)-$(shell $(GO) env GOVERSION)/staticcheck
 # What mkfs, losetup and mount live in is not on every user's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
 
