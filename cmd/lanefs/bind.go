@@ -68,6 +68,7 @@ func bind(out io.Writer, arg string) error {
 	}
 	defer release()
 	was := f.Driver
+	defer heldOff()() // between two drivers the function has none
 	if err := f.Rebind(pci.VFIO); err != nil {
 		return errors.Join(fmt.Errorf("binding %s: %w", a, err), f.Rebind("")) // the driver that had it gets it back
 	}
@@ -130,6 +131,7 @@ func unbind(out io.Writer, arg string) error {
 	if len(users) > 0 {
 		return fmt.Errorf("%s is in use: %s", a, users[0])
 	}
+	defer heldOff()()
 	if err := f.Rebind(""); err != nil {
 		return fmt.Errorf("giving %s back: %w", a, err)
 	}

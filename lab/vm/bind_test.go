@@ -84,6 +84,33 @@ func TestBindRefuses(t *testing.T) {
 	require.Contains(t, refused(t, "bind", "0000:00:1f.7"), "there is no PCI function")
 }
 
+// TestBindSignalled: a signal that comes while the function has no driver does not leave it so.
+func TestBindSignalled(t *testing.T) {
+	disk(t, nvme0) // the kernel has it
+	for _, c := range []struct{ command, driver string }{{"bind", "vfio-pci"}, {"unbind", "nvme"}} {
+		caught := false
+		cmd := exec.Command("lanefs", c.command, nvme0)
+		require.NoError(t, cmd.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		for over := false; !over && !caught; {
+			select {
+			case err := <-ended:
+				require.NoError(t, err)
+				over = true
+			default:
+				if caught = driver(nvme0) == ""; caught {
+					require.NoError(t, cmd.Process.Signal(unix.SIGINT))
+					require.NoError(t, cmd.Process.Signal(unix.SIGHUP))
+					<-ended // by SIGHUP, when it is done
+				}
+			}
+		}
+		t.Logf("%s: caught without a driver: %v", c.command, caught)
+		require.Equal(t, c.driver, driver(nvme0), c.command)
+	}
+}
+
 // Binds and unbinds twice; a function with a mount is refused.
 func TestBindAndUnbind(t *testing.T) {
 	dev := disk(t, nvme0)
