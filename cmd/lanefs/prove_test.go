@@ -240,7 +240,7 @@ func TestProvePutsBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			poke(t, img, 4096, text)
 			before := sum(t, img)
-			c := p.command("prove", "--gpu", "host", "--time", "1ms", "--report", "none", "--scratch", "0-131071", img)
+			c := p.command("prove", "--gpu", "host", "--time", "1ms", "--report", "none", "--scratch", "0-32767", img)
 			out, err := c.StdoutPipe()
 			require.NoError(t, err)
 			require.NoError(t, c.Start())
