@@ -16,7 +16,7 @@ func TestMountProtected(t *testing.T) {
 	p := newPlace(t)
 	img, mnt := p.image("image", 32), p.mkdir("mnt")
 	check := func(device, remedy string) {
-		require.Contains(t, p.fails("mount", device, mnt), "cannot be opened for writing (open it read-only with -o ro, or "+remedy)
+		require.Contains(t, p.fails("mount", device, mnt), "cannot be opened for writing (mount and raw take it read-only with -o ro, bench and prove without --destroy; or "+remedy)
 		p.ok("mount", "-o", "ro", device, mnt)
 		p.ok("umount", mnt)
 	}

@@ -80,7 +80,7 @@ func TestImageImmutable(t *testing.T) {
 	}
 	defer func() { require.NoError(t, exec.Command("chattr", "-i", path).Run()) }()
 	_, err := Open(path, Options{})
-	require.ErrorContains(t, err, "cannot be opened for writing (open it read-only with -o ro, or take its attribute i away with chattr -i "+path+"): operation not permitted")
+	require.ErrorContains(t, err, "cannot be opened for writing (mount and raw take it read-only with -o ro, bench and prove without --destroy; or take its attribute i away with chattr -i "+path+"): operation not permitted")
 	c, err := Open(path, Options{ReadOnly: true})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())

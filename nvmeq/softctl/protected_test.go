@@ -68,7 +68,7 @@ func TestOpenProtected(t *testing.T) {
 	protectables(t, func(t *testing.T, p protectable) {
 		p.protect()
 		_, err := Open(p.path, Options{})
-		require.ErrorContains(t, err, "cannot be opened for writing (open it read-only with -o ro, or "+p.remedy)
+		require.ErrorContains(t, err, "cannot be opened for writing (mount and raw take it read-only with -o ro, bench and prove without --destroy; or "+p.remedy)
 		c, err := Open(p.path, Options{ReadOnly: true})
 		require.NoError(t, err)
 		require.NoError(t, c.Close())

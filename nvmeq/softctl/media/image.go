@@ -162,7 +162,7 @@ func noMedium(path string, rdev uint64) error {
 }
 
 func notWritable(path, remedy string, err error) error {
-	return fmt.Errorf("image %q cannot be opened for writing (open it read-only with -o ro, or %s): %w", path, remedy, err)
+	return fmt.Errorf("image %q cannot be opened for writing (mount and raw take it read-only with -o ro, bench and prove without --destroy; or %s): %w", path, remedy, err)
 }
 
 // Path is as it was given to Open, Size the number of bytes in whole blocks.
