@@ -86,7 +86,7 @@ func (b *background) ready(notes []string) error {
 
 func (b *background) stopping() {}
 
-// openLog opens the log, which must not be what is mounted: lines at its end would make an image longer.
+// openLog opens the log, which must not be what is mounted, nor another image: lines at its end would make it longer.
 func (cfg *mountConfig) openLog(path string) (*os.File, error) {
 	if st, err := os.Stat(path); err == nil {
 		device := isBlock(st)
@@ -96,6 +96,9 @@ func (cfg *mountConfig) openLog(path string) (*os.File, error) {
 		}
 		if device {
 			return nil, fmt.Errorf("log %q: it is a device: name a file of its own", path)
+		}
+		if st.Mode().IsRegular() && isImage(path) {
+			return nil, fmt.Errorf("log %q: it is the image of a disk or of a file system: name a file of its own", path)
 		}
 	}
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
@@ -116,6 +119,19 @@ func (cfg *mountConfig) openLog(path string) (*os.File, error) {
 		return nil, fmt.Errorf("log %q: %w", path, err)
 	}
 	return os.NewFile(uintptr(fd), path), nil
+}
+
+// isImage says whether a file has what disks and volumes of ext4 begin with: the signature of a boot record, or a superblock's.
+func isImage(path string) bool {
+	const bootAt, superAt = 510, 1024 + 56
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [superAt + 2]byte
+	n, _ := io.ReadFull(f, b[:])
+	return n >= bootAt+2 && b[bootAt] == 0x55 && b[bootAt+1] == 0xaa || n == len(b) && b[superAt] == 0x53 && b[superAt+1] == 0xef
 }
 
 // warnings logs what a command has to say beside its output.

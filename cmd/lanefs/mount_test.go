@@ -158,6 +158,14 @@ func TestLogFile(t *testing.T) {
 	before := sum(t, img)
 	require.Contains(t, p.fails("mount", "-o", "log="+img, img, mnt), "it is a device: name a file of its own")
 	require.Contains(t, p.fails("mount", "--foreground", "-o", "log="+img, img, mnt), "it is a device: name a file of its own")
+	other, disk := p.image("other", 32), p.path("disk")
+	require.NoError(t, os.WriteFile(disk, make([]byte, 4<<20), 0o600))
+	partitioned(t, disk, "2048,2048")
+	for _, i := range []string{other, disk} {
+		before := sum(t, i)
+		require.Contains(t, p.fails("mount", "-o", "log="+i, img, mnt), "it is the image of a disk or of a file system: name a file of its own")
+		require.Equal(t, before, sum(t, i))
+	}
 	require.Equal(t, before, sum(t, img))
 }
 
