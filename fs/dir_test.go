@@ -113,20 +113,28 @@ func requestsOf(m *mounted, kinds ...string) (n uint64) {
 	return n
 }
 
+// filledAnew is a mount with a directory of so many empty files, named by numbers, of which the kernel knows nothing yet. more is called before the volume is
+// mounted anew.
+func filledAnew(t *testing.T, count int, more func(dir string)) (m *mounted, dir string) {
+	m = newMount(t, Options{})
+	dir = m.path("dir")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	for i := range count {
+		require.NoError(t, unix.Mknod(fmt.Sprintf("%s/%d", dir, i), unix.S_IFREG|0o644, 0))
+	}
+	more(dir)
+	m.unmount()
+	m.volume.open()
+	m = mountVolume(t, m.volume, Options{})
+	return m, m.path("dir")
+}
+
 // TestListWithAttributes: who lists a directory and asks for each file's size then, makes no request for a file; of a very large directory, for
 // those beyond dirAttributes.
 func TestListWithAttributes(t *testing.T) {
 	const beyond = 200
-	m := newMount(t, Options{})
-	dir := m.path("many")
-	require.NoError(t, os.Mkdir(dir, 0o755))
-	for i := range dirAttributes + beyond {
-		require.NoError(t, unix.Mknod(fmt.Sprintf("%s/%d", dir, i), unix.S_IFREG|0o644, 0))
-	}
-	m.unmount()
-	m.volume.open()
-	m = mountVolume(t, m.volume, Options{})
-	entries, err := os.ReadDir(m.path("many"))
+	m, dir := filledAnew(t, dirAttributes+beyond, func(string) {})
+	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, dirAttributes+beyond)
 	before := requestsOf(m, "lookup")
@@ -169,18 +177,8 @@ func TestOddNames(t *testing.T) {
 // TestListAgain: a directory that is listed again has no attributes in its listing of files that the kernel was told of, and there is still no request for
 // each file; a file that was changed since, and one with two names, comes with them.
 func TestListAgain(t *testing.T) {
-	m := newMount(t, Options{})
-	dir := m.path("dir")
-	require.NoError(t, os.Mkdir(dir, 0o755))
 	const count = 50
-	for i := range count {
-		require.NoError(t, os.WriteFile(fmt.Sprintf("%s/%d", dir, i), nil, 0o644))
-	}
-	require.NoError(t, os.Link(dir+"/0", dir+"/other"))
-	m.unmount()
-	m.volume.open()
-	m = mountVolume(t, m.volume, Options{})
-	dir = m.path("dir")
+	m, dir := filledAnew(t, count, func(dir string) { require.NoError(t, os.Link(dir+"/0", dir+"/other")) })
 	// The kernel's count says how often it was told of each file.
 	times := func() []uint64 {
 		by := make([]uint64, count)
@@ -226,17 +224,8 @@ func TestListAgain(t *testing.T) {
 // TestListAgainACL: who lists a directory again and asks for each file's access control list, as `ls -l` does, has a request for the files that were changed
 // since only: a listing with attributes has the kernel forget the lists.
 func TestListAgainACL(t *testing.T) {
-	m := newMount(t, Options{})
-	dir := m.path("dir")
-	require.NoError(t, os.Mkdir(dir, 0o755))
 	const count = 50
-	for i := range count {
-		require.NoError(t, os.WriteFile(fmt.Sprintf("%s/%d", dir, i), nil, 0o644))
-	}
-	m.unmount()
-	m.volume.open()
-	m = mountVolume(t, m.volume, Options{})
-	dir = m.path("dir")
+	m, dir := filledAnew(t, count, func(string) {})
 	list := func(want error) uint64 {
 		before := requestsOf(m, "getxattr")
 		entries, err := os.ReadDir(dir)
