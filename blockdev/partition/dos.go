@@ -39,10 +39,16 @@ func (e dosEntry) extended() bool {
 	return e.kind == dosExtended || e.kind == dosExtended2 || e.kind == dosExtended3
 }
 
+// SignatureEnd is where the signature of a boot record, and of a DOS partition table, ends in its block, in bytes.
+const SignatureEnd = 512
+
+// HasSignature says whether a block, of SignatureEnd bytes at least, has the signature of a boot record: that of a disk with a GPT has it, too.
+func HasSignature(b []byte) bool { return b[SignatureEnd-2] == 0x55 && b[SignatureEnd-1] == 0xaa }
+
 // dosTable decodes the entries of a table; false: the block has none.
 func dosTable(b []byte) (list [dosEntries]dosEntry, ok bool) {
 	le := binary.LittleEndian
-	if b[510] != 0x55 || b[511] != 0xaa {
+	if !HasSignature(b) {
 		return list, false
 	}
 	for i := range list {

@@ -121,19 +121,6 @@ func (cfg *mountConfig) openLog(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// isImage says whether a file has what disks and volumes of ext4 begin with: the signature of a boot record, or a superblock's.
-func isImage(path string) bool {
-	const bootAt, superAt = 510, 1024 + 56
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	var b [superAt + 2]byte
-	n, _ := io.ReadFull(f, b[:])
-	return n >= bootAt+2 && b[bootAt] == 0x55 && b[bootAt+1] == 0xaa || n == len(b) && b[superAt] == 0x53 && b[superAt+1] == 0xef
-}
-
 // warnings logs what a command has to say beside its output.
 func warnings(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))

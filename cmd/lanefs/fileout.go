@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,9 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/blockdev/partition"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 )
 
 // What a command writes beside its output (bench's drawing, prove's report, a trace) must not take the place of what is no such thing: a name too many,
@@ -59,4 +63,17 @@ func mayCreate(name string) error {
 		return fmt.Errorf("%q cannot be created in %q: %w", filepath.Base(name), dir, err)
 	}
 	return nil
+}
+
+// isImage says whether a file has what disks and volumes of ext4 begin with: the signature of a boot record, or a superblock's.
+func isImage(path string) bool {
+	const magicAt = disk.SuperblockOffset + 0x38
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [magicAt + 2]byte
+	n, _ := io.ReadFull(f, b[:])
+	return n >= partition.SignatureEnd && partition.HasSignature(b[:]) || n == len(b) && binary.LittleEndian.Uint16(b[magicAt:]) == disk.SuperMagic
 }
