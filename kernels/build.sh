@@ -15,6 +15,7 @@ cd "$(dirname "$0")"
 
 version=19.1.7
 clang=${CLANG:-clang-19}
+host_archs="x86_64 aarch64"
 amd="gfx90a gfx942 gfx1100 gfx1201"
 # What that clang does not know, or not for use: MI350, and LLVM's generic targets, each for all GPUs of a family.
 newer_version=22.1.8
@@ -91,11 +92,15 @@ build() {
 		start "$clang" "$@" -o "$traced/$name" traced/traced.hip
 	}
 	local engine=$1 tests=$2 pieces=$3 traced=$4
-	# No undefined symbols (-z defs), so that it never binds to what happens to be in the process.
-	local so=("${host[@]}" -x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld
+	# No undefined symbols (-z defs), so that it never binds to what happens to be in the process. For Arm no calls of libgcc's atomics.
+	local so=(-x c++ -fno-builtin -fPIC -fvisibility=hidden -shared -nostdlib -fuse-ld=lld
 		-Wl,-z,defs -Wl,-z,now -Wl,--build-id=none)
-	image "$clang" host-x86_64.so "${so[@]}"
-	start "$clang" "${so[@]}" -o "$tests/host-x86_64-slots.so" kerneltest/slots.hip
+	for arch in $host_archs; do
+		local of=(--target="$arch-unknown-linux-gnu" "${so[@]}")
+		[ "$arch" != aarch64 ] || of+=(-mno-outline-atomics)
+		image "$clang" "host-$arch.so" "${of[@]}"
+		start "$clang" "${of[@]}" -o "$tests/host-$arch-slots.so" kerneltest/slots.hip
+	done
 	for arch in $amd; do
 		image "$clang" "$arch.co" "${gpu[@]}" "${hip[@]}" --offload-arch="$arch"
 	done
@@ -111,12 +116,8 @@ build() {
 	gzip -9n "$engine"/* "$tests"/* "$traced"/*
 	chmod 644 "$engine"/* "$tests"/* "$pieces"/* "$traced"/*
 
-	# Arm has no image yet, but the sources stay clean for it. nvme_qp.h stands alone, for each kind of target.
-	local arm=(--target=aarch64-linux-gnu -x c++ -fno-builtin -fPIC)
-	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" engine.hip
-	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" pieces.hip
-	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" traced/traced.hip
-	"$clang" "${arm[@]}" -fsyntax-only "${flags[@]}" qp/read.hip
+	# nvme_qp.h stands alone, for each kind of target.
+	"$clang" --target=aarch64-unknown-linux-gnu -x c++ -fsyntax-only "${flags[@]}" qp/read.hip
 	"$clang" "${host[@]}" -x c++ -fsyntax-only "${flags[@]}" qp/read.hip
 	"$clang" "${gpu[@]}" "${hip[@]}" --offload-arch=gfx90a -fsyntax-only "${flags[@]}" qp/read.hip
 	"$clang" "${gpu[@]}" "${cuda[@]}" --cuda-gpu-arch=sm_80 -fsyntax-only "${flags[@]}" qp/read.hip

@@ -21,6 +21,10 @@ lanefs_image_\name:
 	image gfx9_4_generic, "images/gfx9-4-generic.co"
 	image gfx11_generic, "images/gfx11-generic.co"
 	image gfx12_generic, "images/gfx12-generic.co"
+#if defined(__aarch64__)
+	image host, "images/host-aarch64.so"
+#else
 	image host, "images/host-x86_64.so"
+#endif
 
 	.section .note.GNU-stack, "", %progbits
