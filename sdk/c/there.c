@@ -10,22 +10,26 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { PAGE = 4096 };
+enum { LARGEST = 64 << 10 /* page, of the kernels that there are */ };
+
+/* The bytes of a page: 4096 on x86-64, up to 64 KiB on Arm. */
+static uintptr_t page_size(void) { return (uintptr_t)sysconf(_SC_PAGESIZE); }
 
 /* Linux before 5.14 has no such question, a sandbox may not either. */
 static int can_ask(void)
 {
 	static int asked; /* 1: it can be asked, -1: not */
-	static char page[2 * PAGE];
+	static char page[2 * LARGEST];
 	int can = __atomic_load_n(&asked, __ATOMIC_RELAXED);
 	if (!can) {
-		can = madvise((void *)(((uintptr_t)page + PAGE - 1) & ~(uintptr_t)(PAGE - 1)), PAGE, MADV_POPULATE_WRITE) == 0 ? 1 : -1;
+		can = madvise((void *)(((uintptr_t)page + LARGEST - 1) & ~(uintptr_t)(LARGEST - 1)), page_size(), MADV_POPULATE_WRITE) == 0 ? 1 : -1;
 		__atomic_store_n(&asked, can, __ATOMIC_RELAXED);
 	}
 	return can > 0;
@@ -52,7 +56,7 @@ static int allowed(uintptr_t at, uintptr_t end, int write)
 
 int lanefs_there(const void *p, size_t n, int write)
 {
-	uintptr_t at = (uintptr_t)p & ~(uintptr_t)(PAGE - 1), end = ((uintptr_t)p + n + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+	uintptr_t page = page_size(), at = (uintptr_t)p & ~(page - 1), end = ((uintptr_t)p + n + page - 1) & ~(page - 1);
 	if (!can_ask() || madvise((void *)at, end - at, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0)
 		return 1;
 	if (errno == EINVAL) /* what may not be used so, and what has no pages, as a device's registers */

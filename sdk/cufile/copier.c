@@ -206,9 +206,7 @@ int copier_end(struct copier *c)
 	for (unsigned i = 1; !copied(c); i++) {
 		if (has_left(c) && !copied(c))
 			return lost(c);
-#if defined(__x86_64__)
-		__builtin_ia32_pause();
-#endif
+		relax();
 		if (i % LOOKS)
 			continue;
 		uint64_t now = now_ns();

@@ -23,6 +23,12 @@
 
 /* ---- What the interface brings ---- */
 
+#if defined(__aarch64__)
+#define MULTIARCH "aarch64-linux-gnu" /* Debian's folder of libraries */
+#else
+#define MULTIARCH "x86_64-linux-gnu"
+#endif
+
 /* Defined by cufile.c or hipfile.c. */
 struct front {
 	const char *prefix;            /* of the functions' names */
@@ -323,6 +329,16 @@ HIDDEN const char *road_name(enum road road);
 
 /* The time in µs. */
 static inline uint64_t now_us(void) { return now_ns() / 1000; }
+
+/* In a loop that waits for another processor. */
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
 
 /* Traces a call that returns a status, and counts it. */
 HIDDEN status traced(status s, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -8,8 +8,13 @@
 
 enum { VERSION = 1150, MAJOR = 1, MINOR = 15 };
 
-static const char *const directories[] = {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib", "/usr/local/cuda-13/lib64", "/usr/local/cuda-12/lib64",
-	"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", NULL};
+#if defined(__aarch64__)
+#define CUDA_TARGET "sbsa-linux" /* servers with NVIDIA's Grace and others of Arm's */
+#else
+#define CUDA_TARGET "x86_64-linux"
+#endif
+static const char *const directories[] = {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/" CUDA_TARGET "/lib", "/usr/local/cuda-13/lib64", "/usr/local/cuda-12/lib64",
+	"/usr/lib/" MULTIARCH, "/usr/lib64", "/usr/local/lib", NULL};
 const struct front front = {.prefix = "cuFile", .env = "LANEFS_REAL_CUFILE", .soname = "libcufile.so.0", .beside = "libcudart.so", .directories = directories};
 
 static CUfileError_t out(status s) { return (CUfileError_t){(CUfileOpError)s.err, (CUresult)s.gpu}; }

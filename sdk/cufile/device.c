@@ -260,9 +260,7 @@ static int told(const struct copying *c)
 	const struct pinned *p = c->told;
 	uint64_t until = 0;
 	for (unsigned i = 1; atomic_load_explicit(p->word, memory_order_acquire) != p->number; i++) {
-#if defined(__x86_64__)
-		__builtin_ia32_pause();
-#endif
+		relax();
 		if (i % LOOKS)
 			continue;
 		uint64_t now = now_ns();

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const char *const directories[] = {"/opt/rocm/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", NULL};
+static const char *const directories[] = {"/opt/rocm/lib", "/usr/lib/" MULTIARCH, "/usr/lib64", "/usr/local/lib", NULL};
 const struct front front = {.prefix = "hipFile", .env = "LANEFS_REAL_HIPFILE", .soname = "libhipfile.so.0", .beside = "libamdhip64.so", .directories = directories, .hip = 1};
 
 _Static_assert(sizeof(hipFileIOParams_t) == sizeof(CUfileIOParams_t) && sizeof(hipFileIOEvents_t) == sizeof(CUfileIOEvents_t) &&
