@@ -29,14 +29,18 @@ var Size = sync.OnceValue(func() int64 {
 	return size
 })
 
-// least is what mappings of that size and more are aligned to, in bytes: a huge page of x86-64, and of arm64 with pages of 4 KiB.
+// least is what mappings of that size and more are aligned to, in bytes: a huge page of x86-64, and of arm64 with pages of 4 KiB. With pages of 64 KiB it is as many as one entry of the
+// processor's tables has.
 const least = 2 << 20
 
 // Reserve takes n bytes of address space, whole pages, where the processor can use the huge pages of a file that is mapped there from off on. By itself Linux aligns so what is a multiple of a
 // huge page, since 6.7. It is unmapped by its address and length (munmap(2)), as what Map and New return.
 func Reserve(off, n int64) ([]byte, error) {
 	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
-	huge := max(Size(), least)
+	huge := Size()
+	if n < huge || huge < least {
+		huge = least // with pages of 64 KiB a huge one has 512 MiB
+	}
 	if n < huge {
 		huge = 0
 	}

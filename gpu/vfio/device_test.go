@@ -78,6 +78,26 @@ func TestPageSizesAreKept(t *testing.T) {
 	require.Empty(t, d.left())
 }
 
+// Where pages have 64 KiB, as the CPU's and the IOMMU's have on Arm, an allocation is mapped in whole pages, and a BAR that is smaller than one has it to itself.
+func TestLargePages(t *testing.T) {
+	large := func(d *double) { d.page, d.pageSizes = 64<<10, 1<<16|1<<29 }
+	both(t, large, func(t *testing.T, d *double, dev *Device) {
+		pages, _ := memories(t, 4<<20)
+		a, err := dev.Map(pages, 64<<10, 4096)
+		require.NoError(t, err)
+		require.Equal(t, map[uint64]uint64{uint64(a): 64 << 10}, d.mapped)
+		require.NoError(t, dev.Unmap(a))
+		require.Empty(t, d.mapped)
+		_, err = dev.Map(pages, 4096, 4096)
+		require.ErrorContains(t, err, "pages have 65536 bytes here")
+		_, err = dev.Map(pages, 4<<20, 4096)
+		require.ErrorContains(t, err, "of memory of 4194304 bytes")
+
+		require.Len(t, dev.BAR(), testBAR)
+		require.Equal(t, 64<<10, cap(dev.BAR()), "what a GPU's driver registers")
+	})
+}
+
 // Of a BAR with the MSI-X table in its third page the rest is memory; the table is reached all the same.
 func TestSparseBAR(t *testing.T) {
 	sparse := func(d *double) { d.sparse = [][2]uint64{{0, 0x2000}, {0x3000, 0x1000}} }

@@ -25,10 +25,16 @@ func (d *Device) Map(m gpu.Memory, off, n int64) (IOVA, error) {
 	if off < 0 || n <= 0 || off%4096 != 0 || n%4096 != 0 {
 		return 0, fmt.Errorf("%s: map %d bytes from offset %d: both must be multiples of 4096", d.addr, n, off)
 	}
-	// The last page of an allocation is whole, whatever its size.
-	if size := (m.Size() + 4095) &^ 4095; off > size || n > size-off {
+	// The last page of an allocation is whole, whatever its size, and pages may have 64 KiB: the IOMMU then knows no smaller ones.
+	page := d.m.pageSize()
+	size, whole := (m.Size()+page-1)&^(page-1), (n+page-1)&^(page-1)
+	if off > size || whole > size-off {
 		return 0, fmt.Errorf("%s: map %d bytes from offset %d of memory of %d bytes", d.addr, n, off, m.Size())
 	}
+	if off%page != 0 {
+		return 0, fmt.Errorf("%s: map %d bytes from offset %d: pages have %d bytes here", d.addr, n, off, page)
+	}
+	n = whole
 	return d.insert(n, func(at uint64) error { return d.mapMemory(at, m, off, n) })
 }
 
@@ -87,7 +93,7 @@ func (d *Device) mapExport(at uint64, e gpu.Export, off, n int64) error {
 
 func (d *Device) mapHost(at uint64, h []byte, off, n int64) error {
 	base := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(h))))
-	if base%4096 != 0 {
+	if base%uint64(d.m.pageSize()) != 0 {
 		return fmt.Errorf("memory at %#x does not begin at a page", base)
 	}
 	err := d.space.mapUser(at, base+uint64(off), uint64(n))

@@ -22,6 +22,7 @@ type double struct {
 	linux
 	usable    []interval  // IOVAs that the IOMMU translates
 	pageSizes uint64      // of the IOMMU
+	page      int64       // of the CPU, if it is not this machine's
 	sparse    [][2]uint64 // of BAR 0; nil: all of it can be mapped
 	noReset   bool
 	wrong     []string // what was done in the wrong order
@@ -112,6 +113,13 @@ func (d *double) has(what string) bool {
 		}
 	}
 	return false
+}
+
+func (d *double) pageSize() int64 {
+	if d.page != 0 {
+		return d.page
+	}
+	return d.linux.pageSize()
 }
 
 const deviceFile = "the device"

@@ -83,7 +83,6 @@ func TestWithCaps(t *testing.T) {
 }
 
 func TestMappable(t *testing.T) {
-	const page = 4096
 	for _, c := range []struct {
 		name   string
 		size   uint64
@@ -98,12 +97,19 @@ func TestMappable(t *testing.T) {
 		{"an empty area", 0x4000, true, [][2]uint64{{0, 0}}, nil, ""},
 		{"no BAR", 0, true, nil, nil, "no such BAR"},
 		{"no mmap", 0x4000, false, nil, nil, "does not let us map"},
-		{"small", 256, true, nil, nil, "256 bytes"},
+		{"tiny", 256, true, nil, nil, "256 bytes"},
+		{"smaller than a page", 0x1000, true, nil, []interval{{0, 0xfff}}, ""},
+		{"in a page with others", 0x1000, false, nil, nil, "pci=resource_alignment=14@"},
+		{"one page and a part", 0x5000, true, nil, nil, "20480 bytes"},
 		{"past the end", 0x4000, true, [][2]uint64{{0x3000, 0x2000}}, nil, "cannot be"},
 		{"ragged", 0x4000, true, [][2]uint64{{0x800, 0x1000}}, nil, "cannot be"},
 		{"wraps", 0x4000, true, [][2]uint64{{0x1000, ^uint64(0xfff)}}, nil, "cannot be"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			page := uint64(4096)
+			if c.size%0x4000 != 0 {
+				page = 0x4000
+			}
 			got, err := mappable(c.size, c.mmap, c.sparse, page)
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)

@@ -1,6 +1,7 @@
 package vfio
 
 import (
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,8 @@ type kernel interface {
 	reserve(n uintptr) (unsafe.Pointer, error)
 	munmap(at unsafe.Pointer, n uintptr) error
 	eventfd() (int, error)
+	// pageSize is of the CPU's pages, in bytes: a power of two.
+	pageSize() int64
 }
 
 // machine is the kernel and the PCI functions that it shows.
@@ -37,6 +40,8 @@ var thisMachine = machine{kernel: linux{}}
 
 // linux is the kernel itself.
 type linux struct{}
+
+func (linux) pageSize() int64 { return int64(os.Getpagesize()) }
 
 func (linux) access(path string) error { return unix.Access(path, unix.F_OK) }
 

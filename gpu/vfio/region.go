@@ -3,7 +3,7 @@ package vfio
 import (
 	"errors"
 	"fmt"
-	"os"
+	"math/bits"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +13,7 @@ import (
 // kernel lets us map. On old kernels the page of the MSI-X table is a hole in it.
 type region struct {
 	k      kernel
-	mem    []byte
+	mem    []byte     // its capacity is whole pages, which a GPU's driver registers
 	offset int64      // of the BAR in the device's file
 	areas  []interval // mapped, as offsets, both ends included
 }
@@ -36,7 +36,7 @@ func mapRegion(k kernel, fd, index int) (*region, error) {
 			return nil, fmt.Errorf("BAR %d: %w", index, err)
 		}
 	}
-	areas, err := mappable(info.size, info.flags&regionFlagMmap != 0, sparse, uint64(os.Getpagesize()))
+	areas, err := mappable(info.size, info.flags&regionFlagMmap != 0, sparse, uint64(k.pageSize()))
 	if err != nil {
 		return nil, fmt.Errorf("BAR %d: %w", index, err)
 	}
@@ -44,7 +44,8 @@ func mapRegion(k kernel, fd, index int) (*region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("BAR %d: %d bytes of address space: %w", index, info.size, err)
 	}
-	r := &region{k: k, mem: unsafe.Slice((*byte)(p), info.size), offset: int64(info.offset), areas: areas}
+	pages := (info.size + uint64(k.pageSize()) - 1) &^ uint64(k.pageSize()-1)
+	r := &region{k: k, mem: unsafe.Slice((*byte)(p), pages)[:info.size], offset: int64(info.offset), areas: areas}
 	for _, a := range areas {
 		_, err := k.mmap(fd, r.offset+int64(a.First), unsafe.Pointer(&r.mem[a.First]), uintptr(a.Last-a.First+1))
 		if err != nil {
@@ -54,12 +55,16 @@ func mapRegion(k kernel, fd, index int) (*region, error) {
 	return r, nil
 }
 
-// mappable is which parts of a BAR can be mapped: the sparse areas where the kernel names any, else all of it.
+// mappable is which parts of a BAR can be mapped: the sparse areas where the kernel names any, else all of it. Of a BAR that is smaller than a page the
+// kernel maps the page, if nothing else is in it (vfio_pci_probe_mmaps in Linux's vfio_pci_core.c): with pages of 64 KiB that is the case of most drives.
 func mappable(size uint64, mmap bool, sparse [][2]uint64, page uint64) ([]interval, error) {
 	switch {
 	case size == 0:
 		return nil, errors.New("the function has no such BAR, or it has no address: the firmware found no room for it")
-	case !mmap || size%page != 0:
+	case !mmap && size < page:
+		return nil, fmt.Errorf("%d bytes that the kernel does not let us map: they do not have a page of %d bytes to themselves (the kernel's parameter pci=resource_alignment=%d@ADDRESS gives them one)",
+			size, page, bits.TrailingZeros64(page))
+	case !mmap || size%min(page, 4096) != 0 || size > page && size%page != 0:
 		return nil, fmt.Errorf("%d bytes that the kernel does not let us map", size)
 	case sparse == nil:
 		return []interval{{0, size - 1}}, nil

@@ -61,9 +61,10 @@ func (c *Controller) wasTaken() error { return fmt.Errorf("%s was taken away", c
 func (c *Controller) doorbellPages() (first, end int64) {
 	page := int64(os.Getpagesize())
 	first, end = c.stride.SQ(0)/page*page, align.Up(c.stride.End(uint16(c.queues)), page)
-	end = min(end, int64(len(c.t.BAR())))
+	size := int64(len(c.t.BAR()))
+	end = min(end, align.Up(size, page), int64(cap(c.t.BAR())))
 	for at := first; at < end; at += page {
-		c.t.Read32(min(at+page, end) - 4)
+		c.t.Read32(min(at+page, end, size) - 4)
 	}
 	return first, end
 }

@@ -13,7 +13,8 @@ type Transport interface {
 	Read64(off int64) uint64
 	Write32(off int64, v uint32)
 	Write64(off int64, v uint64)
-	// BAR is BAR 0 as memory, page-aligned, valid until Close: the doorbells that lanes store to are in it.
+	// BAR is BAR 0 as memory, page-aligned, valid until Close: the doorbells that lanes store to are in it. The last page is whole: as far as the capacity, where
+	// the BAR is smaller than a page.
 	BAR() []byte
 	// Map maps n bytes of m from off for DMA of the controller. off and n are multiples of 4096.
 	Map(m gpu.Memory, off, n int64) (nvme.IOVA, error)

@@ -3,6 +3,7 @@ package softctl
 import (
 	"fmt"
 	"math/bits"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,7 +73,7 @@ type barMemory struct {
 func newBAR(queues, stride int) (*barMemory, error) {
 	step := int64(4) << stride
 	need := uint64(doorbells + 2*int64(queues+1)*step)
-	size := max(int64(1)<<bits.Len64(need-1), 16<<10)
+	size := max(int64(1)<<bits.Len64(need-1), 16<<10, int64(os.Getpagesize()))
 	fd, err := memfd.New("nvme-bar0")
 	if err != nil {
 		return nil, fmt.Errorf("BAR memory: %w", err)
