@@ -3,7 +3,7 @@
 //
 // On Linux capabilities belong to a thread, and a thread changes only its own. Go's syscall.AllThreadsSyscall refuses where threads
 // exist that Go did not make, as GPU runtimes make them. So the package does what the C library does for setuid(2): it sends each
-// thread a signal, whose handler makes the calls. That signal, 33, is the one that neither Go nor glibc ever blocks. The handler (handler_linux_amd64.s) makes three system calls and nothing else; it
+// thread a signal, whose handler makes the calls. That signal, 33, is the one that neither Go nor glibc ever blocks. The handler (handler_linux_amd64.s, handler_linux_arm64.s) makes three system calls and nothing else; it
 // needs no Go stack, so that it runs on any thread.
 package privilege
 

@@ -1,3 +1,5 @@
+//go:build amd64 || arm64
+
 package privilege
 
 import (
@@ -10,7 +12,7 @@ import (
 // signal is glibc's and Go's for changing every thread's credentials (nptl: SIGSETXID).
 const signal = unix.Signal(33)
 
-// sigaction as rt_sigaction(2) takes it on amd64.
+// sigaction as rt_sigaction(2) takes it on both.
 type sigaction struct {
 	handler  uintptr
 	flags    uint64
