@@ -50,7 +50,7 @@ NOT_RACED := |^Test(Mounts|MixedWorkTakesLittleMemory|ReadsOfAllSizesTakeLittleM
 # about half of those that the seed says: other states of the sources have the others.
 NOT_TWICE := ^Test(Array|ArrayOnGPU|AutoTakesGPU|BadInput|Bench.*|BesideKernel|BridgeMount|Check.*|CurrentGPUStays|DriverHangs|Hung(Closing|Commands|Opening)|StopHungOpening|GDB|InstallElsewhere|LanesOfBothKinds|Errors(Panic|ReadOnly)|Finds|ForeignFileSystem|Geometries|GPUFails(Unused)?|HIPCopies.*|HIPShare|KilledWhileItWaitsForItself|ManyRegistered|NumberAgain|OutOfDeviceMemory|Prometheus|Prove.*|RunHIP|SeveralGPUs.*|SeveralAMDGPUs|Tutorial|UmountHeld|SignalHeld|UnusableGPU|WhichGPU|Frozen|GivenBack|IOUring|IOUring(Copies|Data|Payload.*|SwitchedOff|Unavailable)|NestedRings|NoRings|RingsInUserNamespace|KilledReader|LazyWhileWaiting|AbortedWhileWaiting|TwoMounts|Fusermount|DescriptorUnknown|FewDescriptorsBesideRings|FewReaders|FullQueue|Install|PayloadCopies|PayloadHeld|PayloadsShort|RunStatus|SchedIdle(BesideGPU)?|TagsOnBlockDevices|IOUringOff)$$|^Test(Differential|Fresh)$$/^direct|^TestDifferential$$/(1k|no_journal|ext3|inline_data)|^TestFull$$|^TestMatrix$$/writeback_cache|^TestPosix$$/^io_uring$(if $(DETECT),,$(NOT_RACED))
 
-.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race cases crash-test fault-test fuzz stress attack demo bench pictures install uninstall deb deb-test boot-test gpubundle lab lab-shell lab-bench clean
+.PHONY: all deps deps-run kernels kernels-check isa model build docs check test race cases crash-test fault-test fuzz stress attack demo bench pictures install uninstall deb deb-test boot-test gpubundle lab lab-arm lab-shell lab-bench clean
 all: build
 
 deps: ## install what is missing (apt-get; root)
@@ -83,6 +83,7 @@ check: kernels-check $(TOOL) ## gofmt, vet, staticcheck, and whether the documen
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go'))
 	if [ -n "$$out" ]; then echo "not formatted by gofmt:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/lanefs
 	CGO_ENABLED=0 $(TOOL) ./...
 	$(GO) test -count=1 ./docs
 	echo "check: gofmt, vet and staticcheck have nothing to say"
@@ -198,6 +199,9 @@ gpubundle: kernels ## build/gpu-bundle.tar: the proof for a machine with an NVID
 
 lab: kernels ## the PCI path in a virtual machine: IOMMUFD on a kernel built for it, type1 on Debian's
 	@GO="$(GO)" lab/vm/lab.sh test
+
+lab-arm: kernels ## what of that is no PC's, in a machine with an Arm CPU and pages of 64 KiB
+	@GO="$(GO)" LANEFS_LAB_ARCH=arm64 lab/vm/lab.sh test
 
 lab-bench: kernels ## in that machine, a block device through lanes beside pread with O_DIRECT: null_blk and scsi_debug, at once and after 30 µs
 	@GO="$(GO)" lab/vm/lab.sh bench

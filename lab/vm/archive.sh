@@ -6,7 +6,7 @@
 archive_keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 archive_mirror=${LANEFS_LAB_MIRROR:-http://deb.debian.org/debian}
 
-# archive_open NAME "SUITE..." prepares the apt configuration NAME over the suites and fetches their lists.
+# archive_open NAME "SUITE..." [ARCH] prepares the apt configuration NAME over the suites, of packages for ARCH, and fetches their lists.
 archive_open() {
 	archive=$cache/apt/$1
 	mkdir -p "$archive/lists/partial" "$archive/archives/partial" "$archive/etc/parts"
@@ -29,6 +29,7 @@ archive_open() {
 		Dir::Cache::SrcPkgCache "$archive/srcpkgcache.bin";
 		APT::Sandbox::User "root";
 		Acquire::Languages "none";
+		${3:+APT::Architecture "$3"; APT::Architectures "$3";}
 		Acquire::Retries "3";
 	END
 	APT_CONFIG=$archive/conf apt-get -qq update

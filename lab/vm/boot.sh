@@ -3,7 +3,7 @@
 # and the signal by which QEMU itself ended, which is no verdict on the tests. LOG gets the guest's output.
 # LANEFS_LAB_KVM=1 uses KVM instead of software emulation, LANEFS_LAB_RUN names tests, LANEFS_LAB_TIMEOUT is the tests'
 # limit in seconds: far more than an idle machine needs, since emulation beside other work is several times slower.
-# LANEFS_LAB_SHARED=1 says that the tests run on another kernel, too, and that the two share some of them.
+# LANEFS_LAB_ARCH=arm64 boots an Arm machine. LANEFS_LAB_SHARED=1 says that the tests run on another kernel, too, and that the two share some of them.
 # QEMU ends with this shell, however that ends.
 set -euo pipefail
 kernel=$1 initramfs=$2 log=$3 mode=${4:-test}
@@ -18,7 +18,19 @@ for i in 0 1 2 3 4 5 6 7 8 9 10 11; do
 done
 truncate -s 256M "$dir/vram"
 
-accel=(-accel tcg,thread=multi -cpu "max,la57=off")
+case ${LANEFS_LAB_ARCH:-x86_64} in
+x86_64)
+	qemu=qemu-system-x86_64 cpu=max,la57=off console="console=ttyS0 no_timer_check tsc=reliable"
+	machine=(-machine q35,kernel-irqchip=split -device intel-iommu,intremap=on,device-iotlb=on
+		-global ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off) # slots of their own, as real root ports have
+	;;
+arm64)
+	# Each controller's BAR gets a page of 64 KiB to itself, as behind ports of their own.
+	qemu=qemu-system-aarch64 cpu=max console="console=ttyAMA0 pci=resource_alignment=16@pci:1b36:0010"
+	machine=(-machine virt,iommu=smmuv3,gic-version=3)
+	;;
+esac
+accel=(-accel tcg,thread=multi -cpu "$cpu")
 if [ "${LANEFS_LAB_KVM:-0}" = 1 ]; then
 	accel=(-accel kvm -cpu host)
 fi
@@ -26,13 +38,11 @@ fi
 # On a loaded machine an emulated timer can miss the kernel's check that it ticks, hence no_timer_check.
 # On a busy host the kernel's watchdog finds the emulated clock late, calls it unstable, and patches its own code for that: a CPU that QEMU emulates may run into the
 # int3 of such a patch (a panic in sched_clock_cpu was seen).
-console="console=ttyS0 panic=-1 oops=panic quiet no_timer_check pcie_ports=native tsc=reliable"
+console+=" panic=-1 oops=panic quiet pcie_ports=native"
 args=(
-	-machine q35,kernel-irqchip=split "${accel[@]}" -smp 2 -m "${LANEFS_LAB_MEMORY:-2048}"
+	"${machine[@]}" "${accel[@]}" -smp 2 -m "${LANEFS_LAB_MEMORY:-2048}"
 	-nodefaults -no-user-config -display none -no-reboot
 	-kernel "$kernel" -initrd "$initramfs"
-	-device intel-iommu,intremap=on,device-iotlb=on
-	-global ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off # slots of their own, as real root ports have
 	-drive "file=disk0.raw,if=none,id=d0,format=raw,discard=unmap"
 	-drive "file=disk1.raw,if=none,id=d1,format=raw"
 	-drive "file=disk2.raw,if=none,id=d2,format=raw"
@@ -68,13 +78,13 @@ args=(
 cd "$dir"
 tied=(setpriv --pdeathsig KILL)
 if [ "$mode" = shell ]; then
-	"${tied[@]}" qemu-system-x86_64 "${args[@]}" -append "$console lab.shell" -chardev stdio,id=tty,signal=off -serial chardev:tty
+	"${tied[@]}" "$qemu" "${args[@]}" -append "$console lab.shell" -chardev stdio,id=tty,signal=off -serial chardev:tty
 	exit
 fi
 
 # The tests end by their own deadline; QEMU gets a little more, for the boot and for a guest that hangs.
 set +e # for QEMU's exit status
-setpriv --pdeathsig TERM timeout --kill-after=10 $((limit + 120)) "${tied[@]}" qemu-system-x86_64 "${args[@]}" \
+setpriv --pdeathsig TERM timeout --kill-after=10 $((limit + 120)) "${tied[@]}" "$qemu" "${args[@]}" \
 	-append "$console lab.timeout=${limit}s lab.run=${LANEFS_LAB_RUN:-.} lab.full=$full lab.shared=${LANEFS_LAB_SHARED:-0}" -serial stdio </dev/null 2>&1 |
 	sed -u 's/\r$//' | tee "$log" | grep --line-buffered -E '^ *(---|===|ok|PASS|FAIL|SKIP|panic|LANEFS-LAB|init:)|_test.go'
 status=${PIPESTATUS[0]}

@@ -1,10 +1,11 @@
 #!/bin/bash
-# lab.sh test | shell | bench: what `make lab`, `make lab-shell` and `make lab-bench` do. Nothing is written into the checkout but
+# lab.sh test | shell | bench: what `make lab`, `make lab-shell`, `make lab-bench`, and, with LANEFS_LAB_ARCH, `make lab-arm` do. Nothing is written into the checkout but
 # the programs it builds; kernels, and logs by checkout, are kept in the cache. bench measures on Debian's kernel.
 #
 #   LANEFS_LAB_KVM=1      KVM instead of software emulation
 #   LANEFS_LAB_RUN=REGEX  only these tests
 #   LANEFS_LAB_KERNEL=lab or stock: only that half (a shell uses lab by default), with all of what the halves share otherwise
+#   LANEFS_LAB_ARCH=arm64 an Arm machine whose pages have 64 KiB, on a kernel built for it; a shell in it, too
 #   LANEFS_LAB_FULL=1     every pair of the controller matrix, with the transfer limits, on both kernels, and power cuts by QEMU's record
 #   LANEFS_LAB_TIMEOUT=S  seconds for the tests of one kernel
 #   LANEFS_LAB_MISSING=skip
@@ -37,26 +38,39 @@ had() {
 	return 1
 }
 
+export LANEFS_LAB_ARCH=${LANEFS_LAB_ARCH:-x86_64}
+case $LANEFS_LAB_ARCH in
+x86_64) go=amd64 cc=gcc ;;
+arm64) go=arm64 cc=aarch64-linux-gnu-gcc LANEFS_LAB_KERNEL=lab ;;
+*) echo "lab: LANEFS_LAB_ARCH=$LANEFS_LAB_ARCH: want x86_64 or arm64" >&2; exit 1 ;;
+esac
 had "$here/deps" || exit 0
+if [ "$LANEFS_LAB_ARCH" != x86_64 ]; then
+	had "$here/packages.sh" "$LANEFS_LAB_ARCH" || exit 0
+	export ROOT=$got
+fi
 cd "$repo"
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/lanefs-lab-build.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 # Mounts are on rings where the kernel has them, which is the lab's; on Debian's they are on /dev/fuse.
-CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=on -o "$tmp/lanefs" ./cmd/lanefs
-CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/lab.test" ./lab/vm
-CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/vfio.test" ./gpu/vfio
+export CGO_ENABLED=0 GOARCH=$go
+"${GO:-go}" build -trimpath -ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=on -o "$tmp/lanefs" ./cmd/lanefs
+"${GO:-go}" test -c -o "$tmp/lab.test" ./lab/vm
+"${GO:-go}" test -c -o "$tmp/vfio.test" ./gpu/vfio
 programs=("$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" "$tmp/testgpu")
 if [ "$mode" = bench ]; then
-	CGO_ENABLED=0 "${GO:-go}" test -c -o "$tmp/namespace.test" ./blockdev/namespace
+	"${GO:-go}" test -c -o "$tmp/namespace.test" ./blockdev/namespace
 	programs+=("$tmp/namespace.test")
 	LANEFS_LAB_RUN='^TestBlockDeviceFigures$' LANEFS_LAB_KERNEL=stock
 fi
 
-"${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim"
+unset GOARCH
+"${GO:-go}" test -c -o "$tmp/list.test" ./lab/vm # for this machine: it lists the tests
+[ "$LANEFS_LAB_ARCH" != x86_64 ] || "${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim" # it has code of an x86-64's
 export SHIM=$tmp/rocm-shim
-make -s -C sdk/c BUILD="$tmp/sdk-c"
+make -s -C sdk/c CC="$cc" BUILD="$tmp/sdk-c"
 export SDK=$tmp/sdk-c
-gcc -O1 -Isdk/c -o "$tmp/testgpu" sdk/c/testgpu.c "$tmp/sdk-c/liblanefs.a" -pthread -ldl
+"$cc" -O1 -Isdk/c -o "$tmp/testgpu" sdk/c/testgpu.c "$tmp/sdk-c/liblanefs.a" -pthread -ldl
 
 half() { # name, kernel, modules or nothing
 	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "${programs[@]}" || return 1
@@ -74,7 +88,7 @@ half() { # name, kernel, modules or nothing
 # test in which QEMU crashes each time gets no verdict, and the others continue.
 tests() { # name, kernel, logs
 	local n status at bad test log=$3.log run=${LANEFS_LAB_RUN:-.} failed=" " crashed=" " none=
-	LANEFS_LAB_GUEST=1 "$tmp/lab.test" -test.list . | grep '^Test' >"$tmp/left" || return 1
+	LANEFS_LAB_GUEST=1 "$tmp/list.test" -test.list . | grep '^Test' >"$tmp/left" || return 1
 	for n in 1 2 3 4; do
 		status=0
 		LANEFS_LAB_RUN=$run boot "$2" "$tmp/$1.img" "$log" || status=$?
@@ -131,7 +145,7 @@ esac
 if [ "$mode" = test ] && [ -z "$which" ]; then export LANEFS_LAB_SHARED=1; fi
 status=0 proved= skipped= second=
 if [ "$which" != stock ]; then
-	if had "$here/kernel.sh"; then
+	if had "$here/kernel.sh" "$LANEFS_LAB_ARCH"; then
 		half lab "$got" && proved+=" lab" || status=1
 	fi
 fi
