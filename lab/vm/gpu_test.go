@@ -17,6 +17,7 @@ import (
 // standIn puts the stand-in, and nothing else of ROCm, on the loader's path for the length of the test.
 func standIn(t *testing.T, env ...string) {
 	t.Helper()
+	onPC(t, "the stand-in for ROCm has x86-64 code")
 	t.Setenv("LD_LIBRARY_PATH", "/lib/rocm-shim")
 	for i := 0; i < len(env); i += 2 {
 		t.Setenv(env[i], env[i+1])

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -141,6 +142,14 @@ func bound(t testing.TB, addr string) {
 			t.Errorf("unbind: %v %s", err, out)
 		}
 	})
+}
+
+// onPC skips the test on another machine.
+func onPC(t testing.TB, why string) {
+	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Skip(why)
+	}
 }
 
 // disk waits for the kernel's block device of a function's first namespace.

