@@ -57,7 +57,7 @@ export CGO_ENABLED=0 GOARCH=$go
 "${GO:-go}" build -trimpath -ldflags=-X=github.com/lanefs/lanefs/fs.autoIOUring=on -o "$tmp/lanefs" ./cmd/lanefs
 "${GO:-go}" test -c -o "$tmp/lab.test" ./lab/vm
 "${GO:-go}" test -c -o "$tmp/vfio.test" ./gpu/vfio
-programs=("$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" "$tmp/testgpu")
+programs=("$tmp/lanefs" "$tmp/lab.test" "$tmp/vfio.test" "$tmp/testgpu" "$tmp/test-c" "$tmp/testmemory")
 if [ "$mode" = bench ]; then
 	"${GO:-go}" test -c -o "$tmp/namespace.test" ./blockdev/namespace
 	programs+=("$tmp/namespace.test")
@@ -70,7 +70,9 @@ unset GOARCH
 export SHIM=$tmp/rocm-shim
 make -s -C sdk/c CC="$cc" BUILD="$tmp/sdk-c"
 export SDK=$tmp/sdk-c
-"$cc" -O1 -Isdk/c -o "$tmp/testgpu" sdk/c/testgpu.c "$tmp/sdk-c/liblanefs.a" -pthread -ldl
+for program in testgpu:testgpu test:test-c testmemory:testmemory; do
+	"$cc" -O1 -std=gnu11 -Isdk/c -o "$tmp/${program#*:}" "sdk/c/${program%:*}.c" "$tmp/sdk-c/liblanefs.a" -pthread -ldl
+done
 
 half() { # name, kernel, modules or nothing
 	MODULES=${3:-} "$here/initramfs.sh" "$tmp/$1.img" "${programs[@]}" || return 1

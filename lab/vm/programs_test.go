@@ -1,12 +1,50 @@
 package vm
 
 import (
+	"bufio"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+// TestHostPrograms: with the host runtime a drive serves a program in C, until the mount ends under it, and one whose memory is not there, or goes.
+func TestHostPrograms(t *testing.T) {
+	mkfs(t, disk(t, nvme0))
+	t.Run("lanefs", hostPrograms)
+	fsck(t, disk(t, nvme0))
+}
+
+func hostPrograms(t *testing.T) {
+	bound(t, nvme0)
+	dir := mount(t, nvme0, "--gpu", "host", "-o", "lanes=2,vram=64M")
+	content := make([]byte, 5<<20+17)
+	for i := range content {
+		content[i] = byte(i % 251)
+	}
+	path, other := filepath.Join(dir, "weights"), filepath.Join(t.TempDir(), "other")
+	for _, file := range []string{path, other} {
+		require.NoError(t, os.WriteFile(file, content, 0o600))
+	}
+	require.Equal(t, "ok\n", must(t, "testmemory", path))
+	cmd := exec.Command("/bin/test-c", path, other)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	lines := bufio.NewReader(out)
+	said, _ := lines.ReadString('\n')
+	require.Equal(t, "ok\n", said, &errs)
+	lanefs(t, "umount", dir)
+	said, _ = lines.ReadString('\n')
+	require.Equal(t, "gone\n", said, &errs)
+	require.NoError(t, cmd.Wait())
+}
 
 // TestGPUPrograms: a GPU's runtime with a drive serves a program in C: map, commit, rings, batches through its stage, on streams, by legacy IPC. Over IOMMUFD the drive
 // reaches the stand-in's device memory. Over type1 it reaches no GPU's, and the daemon's stage and copy engine stand between.
