@@ -21,7 +21,7 @@ func TestHostPrograms(t *testing.T) {
 func hostPrograms(t *testing.T) {
 	bound(t, nvme0)
 	dir := mount(t, nvme0, "--gpu", "host", "-o", "lanes=2,vram=64M")
-	content := make([]byte, 5<<20+17)
+	content := make([]byte, 2<<20)
 	for i := range content {
 		content[i] = byte(i % 251)
 	}

@@ -57,6 +57,7 @@ func slotOff(t testing.TB, port string) {
 // configuration space (0xcf8, 0xcfc).
 func pull(t testing.TB, port string) {
 	t.Helper()
+	onPC(t, "the slot is switched off by a PC's I/O ports")
 	at, control := slot(t, port)
 	var domain, bus, device, function uint32
 	_, err := fmt.Sscanf(port, "%x:%x:%x.%x", &domain, &bus, &device, &function)
