@@ -14,11 +14,11 @@ import (
 // Map makes n bytes of m from off reachable for the function. It takes the best way that m has, never one after which the
 // bytes would land elsewhere:
 //
-//  1. a DMA-BUF: device memory, reached by peer-to-peer DMA;
-//  2. a memfd: its pages, whatever this process maps where;
-//  3. the user address: pinned pages.
+//  1. the user address, of pages: they are pinned. To export them would seal their memfd, and programs could not get it read-only any more;
+//  2. a DMA-BUF: device memory, reached by peer-to-peer DMA;
+//  3. a memfd of what has no address here.
 //
-// Type1 knows addresses only, so there the third comes first. Where the address leads to no pages it follows the page table
+// Type1 knows addresses only. Where the address leads to no pages it follows the page table
 // (follow_fault_pfn in Linux's vfio_iommu_type1.c): that pins nothing, and nobody tells it when what is there moves. What a GPU's
 // driver may move is therefore refused: the drive would go on to write where it was, into memory that is another's by then.
 func (d *Device) Map(m gpu.Memory, off, n int64) (IOVA, error) {
@@ -64,7 +64,7 @@ func (d *Device) mapMemory(at uint64, m gpu.Memory, off, n int64) error {
 	if d.Backend() == Type1 && !owner.Pinnable() {
 		return fmt.Errorf("type1 would not hear when %s moves this %v memory: it is mapped by DMA-BUF only, which takes IOMMUFD", owner, m.Kind())
 	}
-	if h != nil && (d.Backend() == Type1 || !m.Kind().Device()) {
+	if h != nil && (d.Backend() == Type1 || owner == gpu.OwnerPages || !m.Kind().Device()) {
 		return d.mapHost(at, h, off, n)
 	}
 	var refused []error

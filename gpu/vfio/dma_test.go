@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
 )
@@ -34,6 +35,21 @@ func TestMemoryThatMoves(t *testing.T) {
 		}
 		at, err := dev.Map(of{file, gpu.OwnerFunction}, 0, 8192)
 		require.NoError(t, err, "what VFIO exported stays where it is")
+		require.NoError(t, dev.Unmap(at))
+	})
+}
+
+// What is mapped for a drive may be given to programs read-only afterwards: to map it seals nothing.
+func TestMappedIsExportedReadOnly(t *testing.T) {
+	both(t, asIs, func(t *testing.T, _ *double, dev *Device) {
+		_, file := memories(t, 8192)
+		at, err := dev.Map(file, 0, 8192)
+		require.NoError(t, err)
+		e, err := file.(interface {
+			ExportReadOnly(gpu.ExportKind) (gpu.Export, error)
+		}).ExportReadOnly(gpu.ExportMemFD)
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(e.FD))
 		require.NoError(t, dev.Unmap(at))
 	})
 }
