@@ -15,11 +15,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lanefs/lanefs/cmd/lanefs/internal/mountopt"
 	"github.com/lanefs/lanefs/fs/ext4"
+	"github.com/lanefs/lanefs/fs/ext4/disk"
 	"github.com/lanefs/lanefs/fs/ext4/disk/disktest"
 	"github.com/lanefs/lanefs/nvmeq/controller"
 )
@@ -217,6 +219,25 @@ func TestCheckVerdicts(t *testing.T) {
 	require.Equal(t, fsckOperational, status)
 	status, _ = p.failsWith("check")
 	require.Equal(t, fsckUsage, status)
+}
+
+// TestCheckLateError: the last error's time may be beyond the years that RFC 3339 has. The answer has the last time of those; there was none.
+func TestCheckLateError(t *testing.T) {
+	p := newPlace(t)
+	img, mnt := p.image("image", 32, "-O", "^metadata_csum,^metadata_csum_seed"), p.mkdir("mnt")
+	f, err := os.OpenFile(img, os.O_RDWR, 0)
+	require.NoError(t, err)
+	for _, c := range []struct{ off, n int }{{0x194, 4}, {0x1CC, 4}, {0x279, 1}} { // s_error_count, s_last_error_time, s_last_error_time_hi
+		_, err := f.WriteAt(bytes.Repeat([]byte{0xff}, c.n), int64(disk.SuperblockOffset+c.off))
+		require.NoError(t, err)
+	}
+	require.NoError(t, f.Close())
+	last := time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	require.Equal(t, last, p.checked(img).Errors.Last)
+	require.Contains(t, p.ok("check", img), "the last on 9999-12-31 23:59:59")
+	p.ok("mount", img, mnt)
+	require.Equal(t, last, p.checked(mnt).Errors.Last)
+	p.umount(mnt)
 }
 
 // TestCheckBitmap: a bitmap whose checksum is wrong is damage, whatever the superblock says.

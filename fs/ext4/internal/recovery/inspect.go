@@ -54,6 +54,14 @@ func InspectRefused(sb *disk.Superblock, why error) *Inspection {
 	return in
 }
 
+// sayable is t, or the last time for which RFC 3339 has a year: the superblock's times go up to the year 36812.
+func sayable(t time.Time) time.Time {
+	if t.Year() > 9999 {
+		return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	}
+	return t
+}
+
 // inspect is what the superblock says.
 func inspect(sb *disk.Superblock) *Inspection {
 	in := &Inspection{
@@ -65,7 +73,7 @@ func inspect(sb *disk.Superblock) *Inspection {
 		Mount:    volume.ReadWrite, Reasons: []string{},
 	}
 	if sb.LastErrorTime != 0 {
-		in.Errors.Last = time.Unix(int64(sb.LastErrorTime), 0)
+		in.Errors.Last = sayable(time.Unix(int64(sb.LastErrorTime), 0))
 	}
 	switch {
 	case !sb.FeatureCompat.Has(disk.CompatHasJournal):
