@@ -27,7 +27,7 @@ type daemon struct {
 	srv     *fs.Server
 	share   *sharing        // nil: none
 	metrics *metrics.Server // nil: none
-	started time.Time
+	started moment
 
 	inUse sync.RWMutex // held shared by requests that need the stack: use
 	ended atomic.Bool  // the mount is gone, and the stack is about to be
@@ -139,7 +139,7 @@ func begin(cfg *mountConfig, env environment) (*daemon, *runFiles, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	d := &daemon{cfg: cfg, started: time.Now(), closed: make(chan struct{})}
+	d := &daemon{cfg: cfg, started: thisMoment(), closed: make(chan struct{})}
 	if err = files.record(0, cfg); err == nil {
 		d.log, d.logPath, err = env.logTo(cfg, files)
 	}

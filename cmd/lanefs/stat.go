@@ -30,7 +30,7 @@ func (d *daemon) report() *report {
 		v, held, readOnly = s.vol.Stats(), s.vol.Held(), s.vol.ReadOnly()
 	}
 	r := &report{
-		Dir: d.cfg.Dir, PID: os.Getpid(), Version: version, Mounted: d.started, Log: d.logPath,
+		Dir: d.cfg.Dir, PID: os.Getpid(), Version: version, Mounted: d.started.seenFrom(thisMoment()), Log: d.logPath,
 		ReadOnly: readOnly, Simulated: i.Simulated, Pinned: s.dev.Pinned(), HeapLimit: debug.SetMemoryLimit(-1),
 		Full:    newFullReport(s.dev.Full(), held),
 		Runtime: runtimeReport{Name: s.rt.Name(), Device: facts.Name, Arch: facts.Arch, PCI: facts.PCI},
