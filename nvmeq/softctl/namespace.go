@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync/atomic"
+	"time"
 
 	"github.com/lanefs/lanefs/nvmeq/softctl/media"
 )
@@ -21,7 +22,7 @@ type namespace struct {
 	nguid  [16]byte
 	uuid   [16]byte
 
-	lastFull atomic.Int64 // when the image last had no room, in ns
+	lastFull atomic.Pointer[time.Time] // when the image last had no room; nil: never
 }
 
 // makeNamespaces cuts the first image into Options.Namespaces parts, the last of which takes what does not divide, and

@@ -274,7 +274,8 @@ func (c *Controller) mediaStatus(what string, ns *namespace, off int64, st Statu
 		c.imageFailed(what, ns, lba, err)
 	case media.NoRoom(err):
 		st = capacityExceeded
-		if now := time.Now().UnixNano(); now-ns.lastFull.Swap(now) < int64(fullPause) {
+		now := time.Now()
+		if last := ns.lastFull.Swap(&now); last != nil && now.Sub(*last) < fullPause { // by the clock that nobody sets
 			break // it goes on: a host that waits for room tries more often
 		}
 		why := "no space left for the image: make room in its file system"

@@ -38,7 +38,7 @@ type pages struct {
 	refuse  atomic.Bool  // the system pins no pages of such a file, or it is being closed
 	pinners sync.WaitGroup
 	turns   chan struct{} // held by the pinners at work
-	now     atomic.Int64  // when View looked at the length last, in seconds: reading the clock takes longer than all else it does
+	now     atomic.Int64  // when View looked at the length last, by seconds(): reading the clock takes longer than all else it does
 }
 
 // Chunk is a part of the image. View holds mu for reading until Release; pinning, unpinning and taking pages out of the file hold it for
@@ -47,7 +47,7 @@ type Chunk struct {
 	mu     sync.RWMutex
 	pinned []part       // protected by mu: none while it is not pinned. In order
 	read   atomic.Int64 // bytes that were not in a part, since it was last let go of, or was to be pinned
-	used   atomic.Int64 // when, in seconds
+	used   atomic.Int64 // when, by seconds()
 	asked  atomic.Bool  // a goroutine is to pin it: reads that still go another way meanwhile ask for none
 	stuck  atomic.Bool  // lock has been given up, and goes on
 }
@@ -127,7 +127,7 @@ func (p *pages) view(off, n int64, look bool) (*Chunk, []byte) {
 		return nil, nil
 	}
 	if look {
-		p.now.Store(time.Now().Unix())
+		p.now.Store(seconds())
 	}
 	c, at := &p.chunks[i], off%chunkSize
 	for k := range c.pinned {
@@ -225,7 +225,7 @@ func (p *pages) pin(c *Chunk, off int64) {
 		p.pinned.Add(-bytes) // of those that are not pinned
 		break
 	}
-	c.used.Store(time.Now().Unix())
+	c.used.Store(seconds())
 }
 
 func unmap(b []byte) func() {
@@ -253,12 +253,17 @@ func (m *Image) data(off, end int64) (found [][2]int64) {
 	return found
 }
 
+var began = time.Now()
+
+// seconds is a clock that nobody sets.
+func seconds() int64 { return int64(time.Since(began) / time.Second) }
+
 // makeRoom unpins chunks that are not read any more, of n bytes together.
 func (p *pages) makeRoom(n int64) bool {
-	now := time.Now().Unix()
+	now := seconds()
 	for i := range p.chunks {
 		c := &p.chunks[i]
-		if ago := now - c.used.Load(); ago >= -chunkStale && ago < chunkStale || !c.mu.TryLock() { // later than now: the clock was set back
+		if now-c.used.Load() < chunkStale || !c.mu.TryLock() {
 			continue
 		}
 		for _, s := range c.pinned {
