@@ -27,7 +27,7 @@ enum { GRANULARITY = 2 << 20, PAGE = 4096, ARGS = 16, PATIENCE = 300 };
 static size_t memory = (size_t)4 << 30;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t idle = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t idle; /* of CLOCK_MONOTONIC */
 static size_t used;     /* bytes of phys */
 static unsigned queued; /* jobs of all streams that have not ended */
 
@@ -47,6 +47,14 @@ static uint64_t nanoseconds(void) {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+__attribute__((constructor)) static void make_idle(void) {
+	pthread_condattr_t a;
+	pthread_condattr_init(&a);
+	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+	pthread_cond_init(&idle, &a);
+	pthread_condattr_destroy(&a);
 }
 
 int be_init(struct facts *f) {
@@ -78,7 +86,7 @@ int be_memory(size_t *free_bytes, size_t *total) {
 
 int be_sync(void) {
 	struct timespec end;
-	clock_gettime(CLOCK_REALTIME, &end);
+	clock_gettime(CLOCK_MONOTONIC, &end);
 	end.tv_sec += PATIENCE;
 	int rc = 0;
 	pthread_mutex_lock(&lock);
