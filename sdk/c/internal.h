@@ -153,14 +153,17 @@ HIDDEN lanefs *lanefs_connect_asking(const char *path, const char *device, int (
 /* The milliseconds of a slice of a wait; -1, for ever, if the program asks nothing. */
 HIDDEN int lanefs_slice(const struct asking *a);
 
-/* A lock that may be held for long. */
-struct guard { pthread_mutex_t mutex; _Atomic(pthread_t) holder; /* 0: none */ };
+/* A lock that may be held for long; zeroed: nobody holds it. */
+struct guard { _Atomic uint32_t taken; _Atomic(pthread_t) holder; /* 0: none */ };
 
 /* Errors: EINTR; EDEADLK, the thread holds it: what it asked in a wait calls again, or a handler of a signal does. Without asking no EINTR. */
 HIDDEN int lanefs_lock(const struct asking *a, struct guard *g);
 HIDDEN void lanefs_unlock(struct guard *g);
 
-/* Waits for a condition, for a slice at most. */
+/* Initializes a condition for lanefs_await. */
+HIDDEN void lanefs_cond(pthread_cond_t *c);
+
+/* Waits for a condition, for a slice at most. Slices go by CLOCK_MONOTONIC: a wait would last for as long as another clock is set back in the middle of it. */
 HIDDEN int lanefs_await(const struct asking *a, pthread_cond_t *c, pthread_mutex_t *m);
 
 /* Waits until fd is readable, or has ended. */

@@ -280,7 +280,6 @@ static lanefs *connect_to(const struct sockaddr_un *a, int fd, const char *devic
 	}
 	s->event.fd = -1;
 	s->owner = getpid();
-	pthread_mutex_init(&s->lock.mutex, NULL);
 	s->socket = lanefs_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	lanefs_on_wait(s, asking.f, asking.arg);
 	if (s->socket.fd < 0 || TOLD(&s->asking, connect(s->socket.fd, (const struct sockaddr *)a, sizeof *a))) {
@@ -373,7 +372,6 @@ void lanefs_close(lanefs *s)
 	if (lanefs_connected(s))
 		lanefs_close_own(&s->event);
 	lanefs_close_own(&s->socket);
-	pthread_mutex_destroy(&s->lock.mutex);
 	free(s);
 	errno = saved;
 }

@@ -38,9 +38,8 @@ lanefs_stage *lanefs_stage_new(lanefs *s, size_t size)
 	struct lanefs_stage *st = &o->stage;
 	st->each = size / PARTS / PAGE * PAGE;
 	*st = (struct lanefs_stage){.s = s, .each = st->each, .size = PARTS * (st->each + TABLE) + PAGE, .data = MAP_FAILED};
-	pthread_mutex_init(&o->lock.mutex, NULL);
 	pthread_mutex_init(&o->turn, NULL);
-	pthread_cond_init(&o->moved, NULL);
+	lanefs_cond(&o->moved);
 	o->pid = getpid();
 	int fd = lanefs_memfd("lanefs-stage");
 	if (fd < 0 || lanefs_size(fd, st->size) ||

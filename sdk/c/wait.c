@@ -6,6 +6,11 @@
 #include "internal.h"
 
 #include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE }; /* linux/futex.h is not among musl's headers */
+enum { FREE, TAKEN, AWAITED }; /* of a guard; awaited: perhaps by nobody any more */
 
 enum { SLICE = 100, NS = 1000000, SECOND = 1000000000 };
 
@@ -13,33 +18,21 @@ int lanefs_slice(const struct asking *a) { return a->f ? SLICE : -1; }
 
 int lanefs_asked(const struct asking *a) { return a->f && a->f(a->arg) ? lanefs_fail(EINTR, "the wait was ended by the program") : 0; }
 
-/* When a slice ends, by the clock of locks. */
-static struct timespec slice_end(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_REALTIME, &t);
-	t.tv_nsec += SLICE * NS;
-	if (t.tv_nsec >= SECOND) {
-		t.tv_sec++;
-		t.tv_nsec -= SECOND;
-	}
-	return t;
-}
+static int is_held(const struct guard *g) { return atomic_load(&g->holder) == pthread_self(); }
 
+/* A mutex has no wait that a limit ends by a clock which nobody sets: not in every C library. */
 int lanefs_lock(const struct asking *a, struct guard *g)
 {
-	int rc = pthread_mutex_trylock(&g->mutex);
-	while (rc) {
-		if (atomic_load(&g->holder) == pthread_self()) /* what a wait has asked calls, or a signal's handler: it would wait for itself */
-			return lanefs_fail(EDEADLK, "the calling thread is in the middle of such a call");
-		if (!a->f) {
-			rc = pthread_mutex_lock(&g->mutex);
-			continue;
+	const struct timespec slice = {.tv_nsec = SLICE * NS};
+	uint32_t taken = FREE;
+	if (!atomic_compare_exchange_strong(&g->taken, &taken, TAKEN))
+		while (atomic_exchange(&g->taken, AWAITED) != FREE) {
+			if (is_held(g)) /* what a wait has asked calls, or a signal's handler: it would wait for itself */
+				return lanefs_fail(EDEADLK, "the calling thread is in the middle of such a call");
+			long rc = syscall(SYS_futex, &g->taken, FUTEX_WAIT_PRIVATE, AWAITED, a->f ? &slice : NULL, NULL, 0);
+			if (rc && (errno == ETIMEDOUT || errno == EINTR) && lanefs_asked(a))
+				return -1;
 		}
-		struct timespec t = slice_end();
-		if ((rc = pthread_mutex_timedlock(&g->mutex, &t)) && lanefs_asked(a))
-			return -1;
-	}
 	atomic_store(&g->holder, pthread_self());
 	return 0;
 }
@@ -47,7 +40,17 @@ int lanefs_lock(const struct asking *a, struct guard *g)
 void lanefs_unlock(struct guard *g)
 {
 	atomic_store(&g->holder, (pthread_t)0);
-	pthread_mutex_unlock(&g->mutex);
+	if (atomic_exchange(&g->taken, FREE) == AWAITED)
+		syscall(SYS_futex, &g->taken, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+void lanefs_cond(pthread_cond_t *c)
+{
+	pthread_condattr_t a;
+	pthread_condattr_init(&a);
+	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+	pthread_cond_init(c, &a);
+	pthread_condattr_destroy(&a);
 }
 
 int lanefs_await(const struct asking *a, pthread_cond_t *c, pthread_mutex_t *m)
@@ -56,7 +59,8 @@ int lanefs_await(const struct asking *a, pthread_cond_t *c, pthread_mutex_t *m)
 		pthread_cond_wait(c, m);
 		return 0;
 	}
-	struct timespec t = slice_end();
+	uint64_t end = now_ns() + (uint64_t)SLICE * NS;
+	struct timespec t = {.tv_sec = end / SECOND, .tv_nsec = end % SECOND};
 	if (pthread_cond_timedwait(c, m, &t) == 0)
 		return 0;
 	pthread_mutex_unlock(m); /* the caller's function may do anything */

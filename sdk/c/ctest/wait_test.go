@@ -52,6 +52,23 @@ func TestWait(t *testing.T) {
 	require.NoError(t, p.Wait())
 }
 
+// TestClockSetBack: a wait for another thread's call asks the program also when the machine's clock is set back in the middle of it. It did so again when that clock had caught up.
+func TestClockSetBack(t *testing.T) {
+	m, test, file := onFile(t, "testclock", "gnu11")
+	p := sharetest.Start(t, exec.Command(test, file))
+	require.Equal(t, "read", p.Says())
+	await, release := m.HoldFirst(blockdev.OpRead)
+	p.GoOn()
+	await("the thread's read")
+	p.GoOn()
+	require.Equal(t, "ended", p.Says())
+	release()
+	p.GoOn()
+	require.Equal(t, "ok", p.Says())
+	p.GoOn()
+	require.NoError(t, p.Wait())
+}
+
 // TestClosed: a program that closes the library's own descriptors, and opens others under their numbers.
 func TestClosed(t *testing.T) {
 	_, test, file := onFile(t, "testclose", "gnu11")
