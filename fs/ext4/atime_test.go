@@ -50,3 +50,31 @@ func TestClockSetBack(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, f.Attr().Atime.Before(later))
 }
+
+// TestNoLaterTime: inodes of 128 bytes have whole seconds, up to 2038. A read that finds the access time to be that of now changes nothing, as with the kernel's ext4: each one stored the inode,
+// and after 2038 all of them would have.
+func TestNoLaterTime(t *testing.T) {
+	for _, opt := range []ext4.Options{{Atime: ext4.AtimeRelative}, {Atime: ext4.AtimeAlways}} {
+		v, _ := open(t, disktest.Make(t, "16M", "-I", "128"), opt)
+		root, err := v.Root()
+		require.NoError(t, err)
+		defer root.Put()
+		f := create(t, root, "f")
+		defer f.Put()
+		read := func() (commits int64) {
+			_, err := f.Read(0, 10)
+			require.NoError(t, err)
+			require.NoError(t, v.Sync())
+			return v.Stats().Commits
+		}
+		for same := false; !same; {
+			second := time.Now().Unix()
+			require.NoError(t, write(f, 0, 10))
+			first, again := read(), read()
+			if same = time.Now().Unix() == second; same {
+				require.Equal(t, first, again, "%v", opt.Atime)
+				require.Equal(t, time.Unix(second, 0), f.Attr().Atime)
+			}
+		}
+	}
+}

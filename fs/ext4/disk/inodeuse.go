@@ -37,14 +37,19 @@ func (s *Superblock) SetSectors(n *Inode, sectors uint64) bool {
 
 // RoundTimes makes the times what the inode has room for: without the extra members, whole seconds up to 2038.
 func (n *Inode) RoundTimes() {
-	round := func(t *Timestamp, extraOff int) {
-		if !n.fits(extraOff + 4) {
-			*t = Timestamp{Sec: min(max(t.Sec, minTime), maxTimeNoExtra)}
-		}
+	n.Atime = n.RoundAtime(n.Atime)
+	n.Ctime = n.round(n.Ctime, endCtimeExtra)
+	n.Mtime = n.round(n.Mtime, endMtimeExtra)
+}
+
+// RoundAtime is what RoundTimes makes of an access time.
+func (n *Inode) RoundAtime(t Timestamp) Timestamp { return n.round(t, endAtimeExtra) }
+
+func (n *Inode) round(t Timestamp, end int) Timestamp {
+	if n.fits(end) {
+		return t
 	}
-	round(&n.Atime, 0x8C)
-	round(&n.Ctime, 0x84)
-	round(&n.Mtime, 0x88)
+	return Timestamp{Sec: min(max(t.Sec, minTime), maxTimeNoExtra)}
 }
 
 // XattrArea is the part of the inode's slot b behind its members, where extended attributes can be; empty if there is

@@ -38,7 +38,7 @@ func (i *Inode) LastAccess() time.Time {
 	return i.Disk.Atime.Time()
 }
 
-// accessDue says whether reading now changes the access time. Where an attribute's value lies, that is a checksum. Mu is
+// accessDue says whether reading now, a time as the inode stores it, changes the access time. Where an attribute's value lies, that is a checksum. Mu is
 // held.
 func (i *Inode) accessDue(now time.Time) bool {
 	switch {
@@ -47,6 +47,9 @@ func (i *Inode) accessDue(now time.Time) bool {
 		return false
 	}
 	at := i.LastAccess()
+	if at.Equal(now) { // after 2038 inodes of 128 bytes have no later time
+		return false
+	}
 	if i.FS.Opt.Atime == AtimeAlways {
 		return now.Sub(at).Abs() >= TimeGrain // also when the clock was set back
 	}
@@ -66,10 +69,10 @@ func (i *Inode) EndRead(how ...Reading) {
 		i.Mu.RUnlock()
 		return
 	}
-	now := time.Now()
-	due := i.accessDue(now)
+	now := i.Disk.RoundAtime(disk.TimestampOf(time.Now()))
+	due := i.accessDue(now.Time())
 	if due {
-		i.AccessTime.Store(disk.TimestampOf(now).Bits())
+		i.AccessTime.Store(now.Bits())
 	}
 	i.Mu.RUnlock()
 	if due {
