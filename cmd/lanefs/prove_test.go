@@ -259,3 +259,20 @@ func TestProvePutsBack(t *testing.T) {
 func TestWithoutSecrets(t *testing.T) {
 	require.Equal(t, "drive (left out) of 0000:01:00.0, 0", withoutSecrets("drive S5GXNX0T of 0000:01:00.0, 0", []string{"S5GXNX0T", "00000000", "0", ""}))
 }
+
+// TestKeepScratch: what could not be put back takes no other's file, also when the machine's clock tells the same time again.
+func TestKeepScratch(t *testing.T) {
+	t.Chdir(t.TempDir())
+	when := time.Date(1970, 1, 1, 0, 0, 20, 0, time.UTC)
+	for _, saved := range []string{"first", "second"} {
+		name, err := keepScratch([]byte(saved), when)
+		require.NoError(t, err)
+		require.Contains(t, name, "lanefs-scratch-19700101-000020")
+		got, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.Equal(t, saved, string(got))
+	}
+	all, err := os.ReadDir(".")
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+}

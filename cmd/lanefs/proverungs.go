@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -414,14 +415,23 @@ func (p *prover) writes(area, runtime string) (err error) {
 		return "and compared", p.with(runtime, func(e *engine.Engine) error { return p.putBack(e, saved) })
 	}) {
 		err = errors.New("what was in the scratch blocks could not be put back")
-		name := "lanefs-scratch-" + p.r.When.Format("20060102-150405")
-		if lost := os.WriteFile(name, saved, 0o600); lost != nil {
+		if name, lost := keepScratch(saved, p.r.When); lost != nil {
 			err = fmt.Errorf("%w, nor be kept in a file: %w", err, lost)
 		} else {
 			err = fmt.Errorf("%w: it is in %s", err, name)
 		}
 	}
 	return err
+}
+
+// keepScratch keeps what could not be put back in a new file, whatever there is: a clock that was set back tells a time twice.
+func keepScratch(saved []byte, when time.Time) (name string, err error) {
+	f, err := os.CreateTemp(".", "lanefs-scratch-"+when.Format("20060102-150405")+"-")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(saved)
+	return filepath.Base(f.Name()), errors.Join(err, f.Sync(), f.Close())
 }
 
 // each calls f for the blocks that may be written, a command's at a time.
