@@ -14,6 +14,7 @@ import (
 
 	"github.com/lanefs/lanefs/blockdev"
 	"github.com/lanefs/lanefs/fs/ext4/disk"
+	_ "github.com/lanefs/lanefs/fs/ext4/disk/disktest" // for its LC_ALL
 	"github.com/lanefs/lanefs/fs/ext4/jbd2"
 	"github.com/stretchr/testify/require"
 )
