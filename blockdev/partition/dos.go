@@ -65,31 +65,41 @@ func protective(list [dosEntries]dosEntry) bool {
 
 // dos reads the table whose first block is b, and the chains of its extended partitions.
 func (r *reader) dos(b []byte, list [dosEntries]dosEntry) (*Table, error) {
-	d := &dosReader{reader: r, disk: binary.LittleEndian.Uint32(b[440:]), next: firstLogical, blocks: uint64(r.d.Info().Blocks)}
 	for i, e := range list {
 		if e.boot&0x7f != 0 {
 			return nil, fmt.Errorf("there is no partition table: entry %d begins with %#02x", i+1, e.boot)
 		}
 	}
+	d := &dosReader{reader: r, disk: binary.LittleEndian.Uint32(b[440:]), next: firstLogical}
+	var all, parts, extended spans
 	for i, e := range list {
 		if !e.used() {
 			continue
 		}
-		if err := d.add(dosRange{what: fmt.Sprintf("partition %d", i+1), first: uint64(e.first), n: uint64(e.n)}, 1, d.blocks); err != nil {
-			return nil, err
-		}
-		if e.extended() {
+		s := d.span(i+1, uint64(e.first), uint64(e.n))
+		s.within(1, uint64(r.d.Info().Blocks)-1)
+		if all = append(all, s); e.extended() {
+			extended = append(extended, s)
 			d.t.extended = append(d.t.extended, i+1)
 		} else {
-			d.part(i+1, uint64(e.first), uint64(e.n))
+			parts = append(parts, s)
 		}
 	}
-	for _, number := range d.t.extended {
-		if err := d.chain(number, list[number-1]); err != nil {
-			return nil, err
+	all.overlaps()
+	parts.put(&d.t)
+	for _, ext := range extended {
+		var err error
+		if ext.why != "" {
+			err = errors.New(ext.why)
+		} else {
+			err = d.chain(ext)
+		}
+		if err != nil {
+			d.t.Rest = fmt.Errorf("the extended partition %d: %w", ext.number, err)
+			break // what is behind it has other numbers if there are more in it
 		}
 	}
-	if len(d.t.Parts) == 0 {
+	if len(d.t.Parts) == 0 && len(d.t.Refused) == 0 && d.t.Rest == nil {
 		return nil, errors.New("the partition table is empty")
 	}
 	return &d.t, nil
@@ -98,81 +108,67 @@ func (r *reader) dos(b []byte, list [dosEntries]dosEntry) (*Table, error) {
 // dosReader is a DOS table under way.
 type dosReader struct {
 	*reader
-	t      Table
-	disk   uint32 // identifier
-	next   int    // number of the next logical partition
-	blocks uint64
-	taken  []dosRange // of the table in hand: partitions, and the tables of an extended one
+	t    Table
+	disk uint32 // identifier
+	next int    // number of the next logical partition
 }
 
-// dosRange is blocks that a partition or a table has.
-type dosRange struct {
-	what     string
-	first, n uint64
-}
-
-// add takes a range, which must lie in [low, high) and have no block in common with what is there.
-func (d *dosReader) add(x dosRange, low, high uint64) error {
-	if x.first < low || x.first+x.n > high {
-		return fmt.Errorf("%s has %d blocks from %d on, and may have those from %d to %d", x.what, x.n, x.first, low, high-1)
-	}
-	for _, y := range d.taken {
-		if x.first < y.first+y.n && y.first < x.first+x.n {
-			return fmt.Errorf("%s and %s overlap", y.what, x.what)
-		}
-	}
-	d.taken = append(d.taken, x)
-	return nil
-}
-
-func (d *dosReader) part(number int, first, n uint64) {
-	p := Part{Number: number, First: blockdev.LBA(first), Blocks: blockdev.Blocks(n)}
+func (d *dosReader) span(number int, first, n uint64) *span {
+	s := &span{number: number, first: first, last: first + n - 1}
 	if d.disk != 0 {
-		p.ID = fmt.Sprintf("%08x-%02x", d.disk, number)
+		s.id = fmt.Sprintf("%08x-%02x", d.disk, number)
 	}
-	d.t.Parts = append(d.t.Parts, p)
+	return s
 }
 
 // chain reads the tables of an extended partition. In each, a logical partition's place is counted from that table, and the next table's from the first.
-// Programs left what they liked in the third and fourth entry: as in Linux, a partition that leaves what the table is for is none there.
-func (d *dosReader) chain(number int, ext dosEntry) error {
-	d.taken = nil
-	first := uint64(ext.first)
-	low, high := first, first+uint64(ext.n)
-	for at, own, tables := first, uint64(ext.n), 0; ; tables++ {
+// Programs left what they liked in the third and fourth entry: as in Linux, a partition that leaves what the table is for is none there. The error says why the chain
+// ended too early: the partitions before are there all the same.
+func (d *dosReader) chain(ext *span) error {
+	var taken spans // its partitions, and the tables
+	defer func() {
+		taken.overlaps()
+		taken.put(&d.t)
+	}()
+	for at, own, tables := ext.first, ext.last-ext.first+1, 0; ; tables++ {
 		if tables == maxTables {
-			return fmt.Errorf("the extended partition %d has more than %d tables", number, maxTables)
+			return fmt.Errorf("it has more than %d tables", maxTables)
 		}
-		if err := d.add(dosRange{what: fmt.Sprintf("the table in block %d", at), first: at, n: 1}, low, high); err != nil {
-			return fmt.Errorf("the extended partition %d: %w", number, err)
+		table := &span{first: at, last: at}
+		taken = append(taken, table)
+		if table.within(ext.first, ext.last); table.why != "" {
+			return errors.New(table.why)
+		}
+		for _, s := range taken[:len(taken)-1] {
+			if s.why == "" && s.meets(table) { // a partition's data is no table
+				return errors.New(both(s, table))
+			}
 		}
 		b, err := d.read(blockdev.LBA(at), 1)
 		if err != nil {
-			return fmt.Errorf("the extended partition %d: %w", number, err)
+			return err
 		}
 		list, ok := dosTable(b)
 		switch {
 		case !ok && tables == 0: // nobody has made a logical one yet
 			return nil
 		case !ok:
-			return fmt.Errorf("the extended partition %d: its chain leads to block %d, where there is no table", number, at)
+			return fmt.Errorf("its chain leads to block %d, where there is no table", at)
 		}
 		next, size := uint64(0), uint64(0)
 		for i, e := range list {
 			end := uint64(e.first) + uint64(e.n)
 			switch {
 			case !e.used():
-			case i > 1 && !e.extended() && (end > own || at+end > high):
+			case i > 1 && !e.extended() && (end > own || at+end > ext.last+1):
 			case e.extended() && next != 0:
-				return fmt.Errorf("the extended partition %d: the table in block %d leads to two others", number, at)
+				return fmt.Errorf("the table in block %d leads to two others", at)
 			case e.extended():
-				next, size = first+uint64(e.first), uint64(e.n)
+				next, size = ext.first+uint64(e.first), uint64(e.n)
 			default:
-				x := dosRange{what: fmt.Sprintf("partition %d", d.next), first: at + uint64(e.first), n: uint64(e.n)}
-				if err := d.add(x, low, high); err != nil {
-					return fmt.Errorf("the extended partition %d: %w", number, err)
-				}
-				d.part(d.next, x.first, x.n)
+				s := d.span(d.next, at+uint64(e.first), uint64(e.n))
+				s.within(ext.first, ext.last)
+				taken = append(taken, s)
 				d.next++
 			}
 		}

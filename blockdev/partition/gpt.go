@@ -92,22 +92,18 @@ func (r *reader) gptAt(lba blockdev.LBA) (*Table, error) {
 		return nil, fmt.Errorf("the entries of the header in block %d have checksum %08x, not %08x", lba, got, want)
 	}
 	t := &Table{}
+	var all spans
 	for i := range int(n) {
 		e := b[i*int(each):][:gptEntrySize]
 		if [16]byte(e[:16]) == ([16]byte{}) {
 			continue
 		}
-		first, last := le.Uint64(e[32:]), le.Uint64(e[40:])
-		if first < low || last > high || first > last {
-			return nil, fmt.Errorf("partition %d has the blocks %d to %d, and may have %d to %d", i+1, first, last, low, high)
-		}
-		for _, p := range t.Parts {
-			if first < uint64(p.First)+uint64(p.Blocks) && uint64(p.First) <= last {
-				return nil, fmt.Errorf("partitions %d and %d overlap", p.Number, i+1)
-			}
-		}
-		t.Parts = append(t.Parts, Part{Number: i + 1, First: blockdev.LBA(first), Blocks: blockdev.Blocks(last - first + 1), ID: guid(e[16:32]), Name: name(e[56:128])})
+		s := &span{number: i + 1, first: le.Uint64(e[32:]), last: le.Uint64(e[40:]), id: guid(e[16:32]), name: name(e[56:128])}
+		s.within(low, high)
+		all = append(all, s)
 	}
+	all.overlaps()
+	all.put(t)
 	return t, nil
 }
 

@@ -2,6 +2,7 @@
 // Partition Table, or a DOS table with its logical partitions. Open gives one of them as a blockdev.Device: a range of the disk.
 //
 // Partitions are numbered as Linux does, from 1, by their place in the table, and a DOS table's logical ones from 5. Units are logical blocks of the disk.
+// One that leaves the disk, or has blocks that another has, is refused; the others can be used.
 //
 // Source: UEFI Specification 2.10, §5.2 (the DOS table) and §5.3 (GPT).
 package partition
@@ -18,7 +19,10 @@ import (
 
 // Table is the partition table of a disk.
 type Table struct {
-	Parts []Part
+	Parts   []Part
+	Refused []Refused
+	// Rest says why there may be logical partitions that are in neither list: reading the chain of an extended one ended too early. nil: there are none.
+	Rest error
 	// Damage says what is wrong with the first of the two copies of a GPT, of which the second was taken. Empty: nothing.
 	Damage string
 
@@ -34,6 +38,12 @@ type Part struct {
 	Name   string // PARTLABEL
 }
 
+// Refused is a partition that cannot be used.
+type Refused struct {
+	Part // Blocks is 0 where it ends before it begins
+	Why  string
+}
+
 // Find gives a partition by its number.
 func (t *Table) Find(number int) (Part, error) {
 	for _, p := range t.Parts {
@@ -41,17 +51,29 @@ func (t *Table) Find(number int) (Part, error) {
 			return p, nil
 		}
 	}
+	for _, p := range t.Refused {
+		if p.Number == number {
+			return Part{}, fmt.Errorf("partition %d cannot be used: %s", number, p.Why)
+		}
+	}
+	if t.Rest != nil && number >= firstLogical {
+		return Part{}, fmt.Errorf("whether there is a partition %d cannot be said: %w", number, t.Rest)
+	}
+	what := fmt.Sprintf("there is no partition %d", number)
+	if slices.Contains(t.extended, number) {
+		what = fmt.Sprintf("partition %d is an extended one, which only holds others", number)
+	}
+	if len(t.Parts) == 0 && len(t.Refused) == 0 && t.Rest == nil {
+		return Part{}, fmt.Errorf("%s: the partition table is empty", what)
+	}
 	if len(t.Parts) == 0 {
-		return Part{}, fmt.Errorf("there is no partition %d: the partition table is empty", number)
+		return Part{}, fmt.Errorf("%s, and no other that can be used", what)
 	}
 	var have []string
 	for _, p := range t.Parts {
 		have = append(have, strconv.Itoa(p.Number))
 	}
-	if slices.Contains(t.extended, number) {
-		return Part{}, fmt.Errorf("partition %d is an extended one, which only holds others; name one of those there are: %s", number, strings.Join(have, ", "))
-	}
-	return Part{}, fmt.Errorf("there is no partition %d; name one of those there are: %s", number, strings.Join(have, ", "))
+	return Part{}, fmt.Errorf("%s; name one of those there are: %s", what, strings.Join(have, ", "))
 }
 
 // Read reads the table of a disk. The error says what is damaged, or that there is none.

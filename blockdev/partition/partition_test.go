@@ -179,25 +179,27 @@ func TestGPT(t *testing.T) {
 	require.Contains(t, got.Damage, "injected fault")
 }
 
-// TestGPTRefused: a table whose checksums are right is refused all the same if its partitions overlap, or leave the part of the disk that
-// it gives them.
+// TestGPTRefused: partitions that overlap, or leave the part of the disk that the table gives them, are refused; those beside them are there.
 func TestGPTRefused(t *testing.T) {
 	const low, high = 2048, 32<<20/512 - 34 // sfdisk's first block, and the last before the copy
 	for _, c := range []struct {
 		second [2]uint64 // first and last block of partition 2
 		want   string
+		both   bool
 	}{
-		{[2]uint64{10240, high}, ""},
-		{[2]uint64{10239, 20000}, "partitions 1 and 2 overlap"},
-		{[2]uint64{low, 10239}, "partitions 1 and 2 overlap"},
-		{[2]uint64{low, low}, "partitions 1 and 2 overlap"},
-		{[2]uint64{4096, 5000}, "partitions 1 and 2 overlap"},
-		{[2]uint64{10240, high + 1}, "partition 2 has the blocks 10240 to 65503, and may have"},
-		{[2]uint64{33, 100}, "partition 2 has the blocks 33 to 100, and may have"},
-		{[2]uint64{20000, 10240}, "partition 2 has the blocks 20000 to 10240, and may have"},
-		{[2]uint64{10240, 1<<64 - 1}, "partition 2 has the blocks 10240 to 18446744073709551615, and may have"},
+		{[2]uint64{10240, high}, "", false},
+		{[2]uint64{10239, 20000}, "partition 1 and partition 2 overlap", true},
+		{[2]uint64{low, 10239}, "partition 1 and partition 2 overlap", true},
+		{[2]uint64{low, low}, "partition 1 and partition 2 overlap", true},
+		{[2]uint64{4096, 5000}, "partition 1 and partition 2 overlap", true},
+		{[2]uint64{10240, high + 1}, "partition 2 has the blocks 10240 to 65503, and may have", false},
+		{[2]uint64{low, high + 1}, "partition 2 has the blocks 2048 to 65503, and may have", false}, // nobody uses it
+		{[2]uint64{33, 100}, "partition 2 has the blocks 33 to 100, and may have", false},
+		{[2]uint64{20000, 10240}, "partition 2 has the blocks 20000 to 10240, and may have", false},
+		{[2]uint64{10240, 1<<64 - 1}, "partition 2 has the blocks 10240 to 18446744073709551615, and may have", false},
+		{[2]uint64{0, 1<<64 - 1}, "partition 2 has the blocks 0 to 18446744073709551615, and may have", false},
 	} {
-		d := table(t, gptScript)
+		d := table(t, gptScript+"start=40960, size=100\n")
 		for _, at := range []int64{512, 32<<20 - 512} {
 			h := make([]byte, 512)
 			_, err := d.File().ReadAt(h, at)
@@ -209,6 +211,9 @@ func TestGPTRefused(t *testing.T) {
 			require.NoError(t, err)
 			le.PutUint64(b[gptEntrySize+32:], c.second[0])
 			le.PutUint64(b[gptEntrySize+40:], c.second[1])
+			if c.want == "" {
+				clear(b[2*gptEntrySize:])
+			}
 			le.PutUint32(h[88:], sum(b))
 			le.PutUint32(h[16:], 0)
 			le.PutUint32(h[16:], sum(h[:le.Uint32(h[12:])]))
@@ -218,13 +223,23 @@ func TestGPTRefused(t *testing.T) {
 			}
 		}
 		got, err := Read(d)
+		require.NoError(t, err)
+		require.Empty(t, got.Damage)
+		_, err = got.Find(2)
 		if c.want == "" {
 			require.NoError(t, err)
-			require.Empty(t, got.Damage)
 			continue
 		}
-		require.ErrorContains(t, err, "the GPT is damaged: "+c.want)
-		require.ErrorContains(t, err, "and so is its copy at the end of the disk: "+c.want)
+		require.ErrorContains(t, err, "partition 2 cannot be used: "+c.want)
+		_, err = got.Find(3)
+		require.NoError(t, err)
+		if _, err = got.Find(1); c.both {
+			require.ErrorContains(t, err, "partition 1 cannot be used: "+c.want)
+		} else {
+			require.NoError(t, err)
+		}
+		_, err = got.Find(4)
+		require.ErrorContains(t, err, "there is no partition 4; name one of those there are: ")
 	}
 }
 
@@ -313,8 +328,9 @@ func TestOtherBlocks(t *testing.T) {
 
 const logicalScript = "label: dos\nlabel-id: 0x1234abcd\nstart=2048, size=4096\nstart=8192, size=40960, type=5\nstart=10240, size=2048\nstart=14336, size=2048\nstart=18432, size=2048\n"
 
-// TestLogicalRefused: of a chain that leads astray nothing is taken.
-func TestLogicalRefused(t *testing.T) {
+// TestDOSRefused: a partition that leaves its room, or has blocks that another or a table has, is refused, and a chain that leads astray ends there. What is beside
+// and before them is there.
+func TestDOSRefused(t *testing.T) {
 	const ext = 8192
 	le := binary.LittleEndian
 	entry := func(kind byte, first, n uint32) []byte {
@@ -325,35 +341,60 @@ func TestLogicalRefused(t *testing.T) {
 		return b
 	}
 	for name, c := range map[string]struct {
-		table int64 // block of the table that is changed
-		slot  int
-		entry []byte
-		want  string
+		table   int64 // block of the table that is changed
+		slot    int
+		entry   []byte
+		there   []int
+		refused []int
+		want    string // of the first refused, or else of a partition that is in no list
 	}{
-		"itself":             {12288, 1, entry(5, 12288-ext, 4096), "the table in block 12288 and the table in block 12288 overlap"},
-		"the first":          {12288, 1, entry(5, 0, 4096), "the table in block 8192 and the table in block 8192 overlap"},
-		"over a table":       {8192, 0, entry(0x83, 2048, 4096), "partition 5 and the table in block 12288 overlap"},
-		"over a partition":   {12288, 0, entry(0x83, 2048, 8192), "partition 6 and the table in block 16384 overlap"},
-		"into a partition":   {12288, 1, entry(5, 2048+1, 2048), "partition 5 and the table in block 10241 overlap"},
-		"table outside":      {12288, 1, entry(5, 40960, 2048), "the table in block 49152 has 1 blocks from 49152 on, and may have those from 8192 to 49151"},
-		"far outside":        {12288, 1, entry(5, 1<<32-1, 1), "and may have those from 8192 to 49151"},
-		"partition outside":  {16384, 0, entry(0x83, 2048, 40960), "partition 7 has 40960 blocks from 18432 on, and may have those from 8192 to 49151"},
-		"partition far away": {16384, 0, entry(0x83, 1<<32-1, 1<<32-1), "partition 7 has 4294967295 blocks"},
-		"no table":           {12288, 1, entry(5, 30000-ext, 2048), "the extended partition 2: its chain leads to block 30000, where there is no table"},
-		"two ways":           {8192, 2, entry(5, 16384-ext, 2048), "the table in block 8192 leads to two others"},
-		"primary":            {0, 2, entry(0x83, 5000, 8192), "partition 1 and partition 3 overlap"},
-		"outside the disk":   {0, 1, entry(5, 8192, 65536), "partition 2 has 65536 blocks from 8192 on, and may have those from 1 to 65535"},
-		"over the table":     {0, 2, entry(0x83, 0, 8), "partition 3 has 8 blocks from 0 on"},
-		"no boot flag":       {0, 3, append([]byte{0x7f}, make([]byte, 15)...), "there is no partition table: entry 4 begins with 0x7f"},
+		"itself":             {12288, 1, entry(5, 12288-ext, 4096), []int{1, 5, 6}, nil, "the table in block 12288 and the table in block 12288 overlap"},
+		"the first":          {12288, 1, entry(5, 0, 4096), []int{1, 5, 6}, nil, "the table in block 8192 and the table in block 8192 overlap"},
+		"over a table":       {8192, 0, entry(0x83, 2048, 4096), []int{1}, []int{5}, "partition 5 and the table in block 12288 overlap"},
+		"over its own table": {12288, 0, entry(0x83, 0, 4096), []int{1, 5, 7}, []int{6}, "the table in block 12288 and partition 6 overlap"},
+		"over a partition":   {12288, 0, entry(0x83, 2048, 8192), []int{1, 5}, []int{6}, "partition 6 and the table in block 16384 overlap"},
+		"into a partition":   {12288, 1, entry(5, 2048+1, 2048), []int{1, 6}, []int{5}, "partition 5 and the table in block 10241 overlap"},
+		"table outside":      {12288, 1, entry(5, 40960, 2048), []int{1, 5, 6}, nil, "the table in block 49152 has the blocks 49152 to 49152, and may have 8192 to 49151"},
+		"far outside":        {12288, 1, entry(5, 1<<32-1, 1), []int{1, 5, 6}, nil, "and may have 8192 to 49151"},
+		"partition outside":  {16384, 0, entry(0x83, 2048, 40960), []int{1, 5, 6}, []int{7}, "partition 7 has the blocks 18432 to 59391, and may have 8192 to 49151"},
+		"one in the middle":  {12288, 0, entry(0x83, 2048, 1<<31), []int{1, 5, 7}, []int{6}, "partition 6 has the blocks 14336 to 2147497983, and may have 8192 to 49151"},
+		"partition far away": {16384, 0, entry(0x83, 1<<32-1, 1<<32-1), []int{1, 5, 6}, []int{7}, "partition 7 has the blocks 4294983679 to"},
+		"no table":           {12288, 1, entry(5, 30000-ext, 2048), []int{1, 5, 6}, nil, "the extended partition 2: its chain leads to block 30000, where there is no table"},
+		"two ways":           {8192, 2, entry(5, 16384-ext, 2048), []int{1, 5}, nil, "the table in block 8192 leads to two others"},
+		"primary":            {0, 2, entry(0x83, 5000, 2048), []int{5, 6, 7}, []int{1, 3}, "partition 1 and partition 3 overlap"},
+		"three":              {0, 2, entry(0x83, 5000, 8192), nil, []int{1, 3}, "partition 1 and partition 3 overlap"},
+		"outside the disk":   {0, 1, entry(5, 8192, 65536), []int{1}, nil, "the extended partition 2: partition 2 has the blocks 8192 to 73727, and may have 1 to 65535"},
+		"over the table":     {0, 2, entry(0x83, 0, 8), []int{1, 5, 6, 7}, []int{3}, "partition 3 has the blocks 0 to 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := table(t, logicalScript)
 			_, err := d.File().WriteAt(c.entry, c.table*512+446+16*int64(c.slot))
 			require.NoError(t, err)
-			_, err = Read(d)
+			got, err := Read(d)
+			require.NoError(t, err)
+			var there, refused []int
+			for _, p := range got.Parts {
+				there = append(there, p.Number)
+			}
+			for _, p := range got.Refused {
+				refused = append(refused, p.Number)
+			}
+			require.Equal(t, c.there, there)
+			require.Equal(t, c.refused, refused)
+			asked := 9
+			if len(refused) > 0 {
+				asked = refused[0]
+			}
+			_, err = got.Find(asked)
 			require.ErrorContains(t, err, c.want)
 		})
 	}
+	none := table(t, logicalScript)
+	_, err := none.File().WriteAt(append([]byte{0x7f}, make([]byte, 15)...), 446+16*3)
+	require.NoError(t, err)
+	_, err = Read(none)
+	require.ErrorContains(t, err, "there is no partition table: entry 4 begins with 0x7f")
+
 	d := table(t, logicalScript)
 	got, err := Read(d)
 	require.NoError(t, err)
@@ -377,9 +418,12 @@ func TestLogicalRefused(t *testing.T) {
 	require.Equal(t, libblkid(t, d.Path(), 512), same.Parts)
 
 	d.Inject(blockdev.Fault{Op: blockdev.OpRead, Off: 16384 * 512, Len: 512, Times: 1})
-	_, err = Read(d)
+	same, err = Read(d)
+	require.NoError(t, err)
+	require.Equal(t, got.Parts[:3], same.Parts)
+	_, err = same.Find(7)
 	require.ErrorIs(t, err, blockdev.ErrFault)
-	require.ErrorContains(t, err, "the extended partition 2")
+	require.ErrorContains(t, err, "whether there is a partition 7 cannot be said: the extended partition 2")
 
 	_, err = Read(table(t, "label: dos\nstart=2048, size=8192, type=5\n"))
 	require.ErrorContains(t, err, "the partition table is empty")
@@ -416,8 +460,11 @@ func TestLongChain(t *testing.T) {
 	require.Len(t, got.Parts, maxTables+1)
 	require.Equal(t, Part{Number: maxTables + 4, First: 2048 + 2*maxTables - 1, Blocks: 1, ID: got.Parts[maxTables].ID}, got.Parts[maxTables], "the last")
 	tables(maxTables + 1)
-	_, err = Read(d)
-	require.ErrorContains(t, err, "the extended partition 1 has more than 256 tables")
+	got, err = Read(d)
+	require.NoError(t, err)
+	require.Len(t, got.Parts, maxTables+1)
+	_, err = got.Find(2 * maxTables)
+	require.ErrorContains(t, err, "the extended partition 1: it has more than 256 tables")
 }
 
 // FuzzDOS: no chain makes Read panic or go on for ever; partitions lie in the disk, each for itself.

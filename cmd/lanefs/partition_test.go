@@ -82,3 +82,30 @@ func TestPartition(t *testing.T) {
 	fsck(t, dev+"p2")
 	require.Contains(t, tool(t, "debugfs", "-R", "cat file", dev+"p2"), "in the partition")
 }
+
+// TestRefusedPartition: beside a partition that leaves the disk the others are used, and whoever asks for it, by its number or PARTUUID, hears what is wrong.
+func TestRefusedPartition(t *testing.T) {
+	_, err := exec.LookPath("sfdisk")
+	if err != nil {
+		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
+	}
+	p := newPlace(t)
+	img := p.path("disk")
+	require.NoError(t, os.WriteFile(img, nil, 0o600))
+	require.NoError(t, os.Truncate(img, 40<<20))
+	partitioned(t, img, "label: dos\nlabel-id: 0x1234abcd\nstart=2048, size=32768\nstart=40960, size=8192\n")
+	tool(t, "mkfs.ext4", "-q", "-F", "-E", "offset=1048576", img, "16M")
+	require.NoError(t, os.Truncate(img, 22<<20))
+	require.Contains(t, p.ok("check", img+"-part1"), "mounts it read-write")
+	const why = "partition 2 cannot be used: partition 2 has the blocks 40960 to 49151, and may have 1 to 45055"
+	for _, command := range []string{"check", "identify", "bench"} {
+		require.Contains(t, p.fails(command, img+"-part2"), why)
+	}
+	all, err := tagsOf(img)
+	require.NoError(t, err)
+	w, ok, err := choose(all, "PARTUUID", "1234ABCD-01")
+	require.NoError(t, err)
+	require.True(t, ok && w == where{Device: img, Part: 1}, "%v", w)
+	_, _, err = choose(all, "PARTUUID", "1234ABCD-02")
+	require.ErrorContains(t, err, "PARTUUID=1234abcd-02 is "+img+"-part2, which cannot be used: partition 2 has the blocks 40960 to 49151")
+}

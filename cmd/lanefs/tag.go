@@ -117,7 +117,7 @@ func (m machine) tagsOfBlock(name string) ([]tagged, error) {
 		if !ok {
 			continue
 		}
-		all[i].where = where{Device: m.node(p.name)}
+		all[i].where, all[i].why = where{Device: m.node(p.name)}, "" // the kernel keeps to its own rules
 		for _, ofVolume := range []string{"LABEL", "UUID"} {
 			delete(all[i].tags, ofVolume) // which the kernel's partition itself is asked for
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,7 @@ type tagged struct {
 	tags  map[string]string // by LABEL, UUID, PARTLABEL, PARTUUID
 	ids   []string          // its names for ID
 	first blockdev.Bytes    // of a partition: where it begins
+	why   string            // a partition that cannot be used; empty: it can
 
 	member *md.Superblock // what it says as the member of an array; nil: it is none
 }
@@ -77,9 +79,10 @@ func (e *several) Error() string {
 	return fmt.Sprintf("%s is on %v and %v: say which by its name", e.tag, e.one, e.two)
 }
 
-// choose is the one of all that a tag names; *several if there are two.
+// choose is the one of all that a tag names; *several if there are two. A partition that cannot be used is an error if there is no other.
 func choose(all []tagged, name, value string) (found where, ok bool, err error) {
 	value = plainTag(name, value)
+	var refused error
 	for _, t := range all {
 		if name == "ID" {
 			if !slices.ContainsFunc(t.ids, func(id string) bool { return sameID(id, value) }) {
@@ -88,12 +91,19 @@ func choose(all []tagged, name, value string) (found where, ok bool, err error) 
 		} else if have, has := t.tags[name]; !has || have != value {
 			continue
 		}
+		if t.why != "" {
+			refused = cmp.Or(refused, fmt.Errorf("%s=%s is %v, which cannot be used: %s", name, value, t.where, t.why))
+			continue
+		}
 		if ok {
 			return where{}, false, &several{name + "=" + value, found, t.where}
 		}
 		found, ok = t.where, true
 	}
-	return found, ok, nil
+	if !ok {
+		err = refused
+	}
+	return found, ok, err
 }
 
 // tagsOf asks a device, a function or an image, for the tags of its namespaces and their partitions.
@@ -161,17 +171,26 @@ func tagsOn(d blockdev.Device, w where) (all []tagged) {
 		return all
 	}
 	for _, p := range t.Parts {
-		w.Part = p.Number
 		part, _ := tagsOfVolume(partition.Open(d, p))
-		if part.where, part.first = w, blockdev.Bytes(p.First)*d.Info().BlockSize; p.ID != "" {
-			part.tags["PARTUUID"] = p.ID
-		}
-		if p.Name != "" {
-			part.tags["PARTLABEL"] = p.Name
-		}
-		all = append(all, part)
+		all = append(all, part.as(p, w, d))
+	}
+	for _, p := range t.Refused {
+		part := tagged{tags: map[string]string{}, why: p.Why}
+		all = append(all, part.as(p.Part, w, d))
 	}
 	return all
+}
+
+// as is a tagged volume as a partition of w, which is a disk.
+func (t tagged) as(p partition.Part, w where, disk blockdev.Device) tagged {
+	w.Part = p.Number
+	if t.where, t.first = w, blockdev.Bytes(p.First)*disk.Info().BlockSize; p.ID != "" {
+		t.tags["PARTUUID"] = p.ID
+	}
+	if p.Name != "" {
+		t.tags["PARTLABEL"] = p.Name
+	}
+	return t
 }
 
 // tagsOfVolume are the tags of a volume, or what a member says of its array. It has no tags of its own: a half of a mirror looks like the volume.
