@@ -102,7 +102,7 @@ func alone(others []where, w where) error {
 
 // use makes w the device.
 func (c *mountConfig) use(w where) {
-	c.Device, c.Part, c.Members = w.Device, w.Part, nil
+	c.Device, c.Part, c.Array, c.Members = w.Device, w.Part, w.Array, nil
 	if w.NSID > 0 {
 		c.NSID = w.NSID
 	}
@@ -143,10 +143,10 @@ func (c *mountConfig) name() string {
 }
 
 // assemble makes an array of the units, if they are its members. One device that is a member of more is not mounted by itself: a half of a
-// mirror would look like a volume. A raw device is shown as it is.
+// mirror would look like a volume. A raw device is shown as it is, unless a tag named what is on the array.
 func (s *stack) assemble(cfg *mountConfig, log *slog.Logger) (err error) {
 	if len(cfg.Members) == 0 {
-		if cfg.Raw {
+		if cfg.Raw && !cfg.Array {
 			return nil
 		}
 		super, err := member(s.unit.disk())

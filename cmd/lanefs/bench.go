@@ -259,7 +259,7 @@ func (d *benchDevice) parse(flags []string, readOnly bool) error {
 	if err := cfg.take(d.arg); err != nil {
 		return err
 	}
-	if len(cfg.Members) > 0 {
+	if cfg.Array || len(cfg.Members) > 0 {
 		return usage(fmt.Errorf("device %q is an array: name one of its members", d.arg))
 	}
 	cfg.ReadOnly, d.asked = readOnly, cfg.GPU

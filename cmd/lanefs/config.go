@@ -8,6 +8,7 @@ type mountConfig struct {
 	Dir        string // mount point, absolute and without symbolic links
 	Foreground bool
 	Part       int     `json:",omitempty"` // partition of Device; 0: all of it
+	Array      bool    `json:",omitempty"` // Device is all of an array, which is meant
 	Members    []where `json:",omitempty"` // of an array; nil: Device is one device
 	Raw        bool    `json:",omitempty"` // Dir is a file, and shows the device
 	mountopt.Config

@@ -37,7 +37,7 @@ and from the drive to the device's memory.`,
 			if err := cfg.take(args[0]); err != nil {
 				return err
 			}
-			if len(cfg.Members) > 0 {
+			if cfg.Array || len(cfg.Members) > 0 {
 				return usage(fmt.Errorf("%q: an array has several controllers: name one of its members", args[0]))
 			}
 			if ring != "cpu" && ring != "gpu" {

@@ -27,6 +27,7 @@ type where struct {
 	Device string // of an array that a tag has found: its members, and pN behind them, as on the command line
 	NSID   uint32 `json:",omitempty"` // 0: not said
 	Part   int    `json:",omitempty"` // 0: all of it
+	Array  bool   `json:",omitempty"` // the array is meant of which it is all, and that a tag has found
 }
 
 // String is DEVICE[/NSID][-partN].

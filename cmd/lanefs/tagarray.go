@@ -70,6 +70,7 @@ func tagsOfArray(set []tagged) (all []tagged, err error) {
 			continue
 		default:
 			t.where = set[0].where
+			t.where.Array = true
 		}
 		all = append(all, t)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -100,7 +101,21 @@ func TestTagsOfArrays(t *testing.T) {
 	refuses(ask("c0"), "is of level raid1, and LaneFS assembles raid0 and linear")
 	require.NoError(t, mdtest.Array{Set: 4, Minor: 2, Level: -1, Disks: 1}.Write(disk("d0"), 24*mib, 0))
 	tool(t, "mkfs.ext4", "-q", "-F", "-L", "of one", "-E", "offset=8192", p.path("d0"), "16M")
-	finds(ask("d0"), p.path("d0"), map[string]string{"LABEL": "of one"})
+	arrays, why := arraysOf(ask("d0"))
+	require.Empty(t, why)
+	w, ok, err := choose(arrays, "LABEL", "of one")
+	require.NoError(t, err)
+	require.True(t, ok)
+	for _, raw := range []bool{false, true} {
+		cfg := askOnly()
+		cfg.Raw = raw
+		cfg.use(w)
+		require.Equal(t, p.path("d0"), cfg.source(), "as where the member is named")
+		s, err := openDevice(&cfg, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		require.NotNil(t, volumeOn(s.disk()), "raw %v", raw)
+		require.NoError(t, s.Close())
+	}
 
 	// Two members on one device: LaneFS has that once.
 	both := disk("e0")
@@ -113,7 +128,7 @@ func TestTagsOfArrays(t *testing.T) {
 	require.Contains(t, p.fails("mount", "--gpu", "host", one+"-part1,"+one+"-part2", p.mkdir("mnt")), fmt.Sprintf("%s-part1 and %s-part2 are on one device", one, one))
 
 	// The place that is found is one that a command takes.
-	w := where{Device: list("b1", "b0", "p2")}
+	w = where{Device: list("b1", "b0", "p2")}
 	require.True(t, w.isArray())
 	var cfg mountConfig
 	require.NoError(t, cfg.take(w.Device))
