@@ -128,10 +128,10 @@ func (o *benchOptions) run(c *cobra.Command, device string) error {
 	stop, end := stopped()
 	defer end()
 	d.cfg.stop = stop
-	r, err := o.measure(stop, &d, jobs)
+	r, failed := o.measure(stop, &d, jobs)
 	end() // what is written from here on may wait for its reader: a signal ends that
-	if err != nil {
-		return err
+	if r == nil || failed != nil && len(r.Runs) == 0 {
+		return failed
 	}
 	var undrawn error // what was measured is printed all the same
 	if o.svg != "" {
@@ -150,7 +150,7 @@ func (o *benchOptions) run(c *cobra.Command, device string) error {
 	if err == nil && r.Nothing() {
 		err = fmt.Errorf("no block has a word of what --seed %d writes", r.Seed)
 	}
-	return errors.Join(err, undrawn)
+	return errors.Join(failed, err, undrawn)
 }
 
 // jobs are what the flags ask for, each block size with each number of lanes and each depth.
@@ -361,7 +361,7 @@ func ways() (all []way) {
 	return all
 }
 
-// measure carries out all jobs.
+// measure carries out all jobs. Beside an error there may be a report of what was measured before it.
 func (o *benchOptions) measure(stop <-chan struct{}, d *benchDevice, jobs []bench.Job) (r *bench.Report, err error) {
 	offset, err := mountopt.ParseSize(o.offset)
 	if err != nil {
@@ -392,15 +392,19 @@ func (o *benchOptions) measure(stop <-chan struct{}, d *benchDevice, jobs []benc
 				break
 			}
 			line, err := d.one(stop, j, w, o.allModes, fmt.Sprintf("%d of %d", i*len(all)+k+1, len(jobs)*len(all)))
-			if err != nil {
-				return nil, err
+			if line != nil {
+				r.Runs = append(r.Runs, line)
 			}
-			r.Runs = append(r.Runs, line)
+			if err != nil {
+				r.Interrupted = true
+				return r, err
+			}
 		}
 	}
 	if o.fio {
 		if err := d.close(); err != nil {
-			return nil, err
+			r.Interrupted = true
+			return r, err
 		}
 		for _, j := range jobs {
 			if !isClosed(stop) {
@@ -447,8 +451,13 @@ func (d *benchDevice) one(stop <-chan struct{}, j bench.Job, w way, prove bool, 
 		bar.show(progress{Done: p.Done, Total: max(p.Total, 1)})
 	})
 	if err != nil {
-		if !prove {
+		switch {
+		case prove:
+		case res == nil:
 			return nil, err
+		default:
+			line.Set(res)
+			return line, err
 		}
 		line.Refused = oneLine(err)
 		return line, d.close()

@@ -266,6 +266,24 @@ func TestBenchRefused(t *testing.T) {
 	require.Contains(t, p.fails("bench", "--gpu", "host", img+","+p.plain("second", 4)), "is an array: name one of its members")
 }
 
+// TestBenchStopsShort: what was measured before an error is printed, and the error follows.
+func TestBenchStopsShort(t *testing.T) {
+	p := newPlace(t)
+	img := p.plain("image", 4)
+	args := []string{"bench", "--gpu", "host", "--count", "100", "--block", "4k,128m", "--size", "4m", img}
+	out, said, err := p.run(args...)
+	require.Error(t, err)
+	require.Contains(t, said, "is smaller than a block of 128 MiB")
+	require.Contains(t, out, "100 commands in")
+	out, _, err = p.run(append(args, "--json")...)
+	require.Error(t, err)
+	var r bench.Report
+	require.NoError(t, json.Unmarshal([]byte(out), &r))
+	require.Len(t, r.Runs, 1)
+	require.EqualValues(t, 100, r.Runs[0].Commands)
+	require.True(t, r.Interrupted)
+}
+
 // TestBenchBlockDevice: a block device that is open exclusively, as one that is mounted is, is refused; else it is measured, with fio beside it.
 func TestBenchBlockDevice(t *testing.T) {
 	p := newPlace(t)

@@ -125,7 +125,7 @@ type run struct {
 }
 
 // Run carries out a job on a controller on which no engine is. It ends early, and without an error, when stop is closed: the result says
-// what was measured until then. tell hears of each stage when it
+// what was measured until then. So it does beside an error, if there is one. tell hears of each stage when it
 // begins, and of progress now and then.
 func Run(stop <-chan struct{}, c *controller.Controller, j Job, tell func(Progress)) (_ *Result, err error) {
 	ns, err := c.Namespace(j.NSID)
@@ -199,9 +199,7 @@ func (r *run) carryOut(tell func(Progress)) (*Result, error) {
 	res.Route, _ = r.e.Doorbells()
 	if r.j.writes() && r.fatal == nil {
 		began := time.Now()
-		if err := r.flush(); err != nil {
-			return nil, err
-		}
+		r.fatal = r.flush()
 		res.Flush = time.Since(began)
 	}
 	if r.written != nil && r.ok() {
@@ -277,12 +275,18 @@ func (r *run) phase(crew []*worker, s Stage, total uint64, tell func(Progress), 
 	}
 }
 
-// flush makes what was written durable.
+// flush makes what was written durable. One that the controller cannot carry out counts among the commands that failed.
 func (r *run) flush() error {
-	if err := r.e.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: r.j.NSID}}); err != nil {
-		return fmt.Errorf("flush: %w", err)
+	err := r.e.Do(0, []engine.Command{{Op: nvme.IOFlush, NSID: r.j.NSID}})
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("flush: %w", err)
+	if status := (*nvme.StatusError)(nil); errors.As(err, &status) {
+		r.failedWith(err)
+		return nil
+	}
+	return err
 }
 
 // hire makes the workers: as many for each lane as its depth has batches.

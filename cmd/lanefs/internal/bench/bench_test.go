@@ -15,6 +15,7 @@ import (
 	"github.com/lanefs/lanefs/gpu"
 	"github.com/lanefs/lanefs/gpu/host"
 	"github.com/lanefs/lanefs/nvmeq/controller"
+	"github.com/lanefs/lanefs/nvmeq/nvme"
 	"github.com/lanefs/lanefs/nvmeq/softctl"
 )
 
@@ -250,6 +251,25 @@ func TestFailed(t *testing.T) {
 	require.GreaterOrEqual(t, r.Failed, uint64(MaxErrors))
 	require.ErrorContains(t, r.FirstError, "Read")
 	require.Less(t, r.Elapsed, time.Hour)
+}
+
+// TestFlushFailed: a flush that fails is a command that failed, and what was measured is there.
+func TestFlushFailed(t *testing.T) {
+	rules := &softctl.Rules{}
+	c, _ := open(t, 2*mib, softctl.Options{Injector: rules})
+	flush := uint8(nvme.IOFlush)
+	rules.Add(softctl.Rule{Opcode: &flush, Do: softctl.Verdict{Status: 0x4280}}) // Write Fault, with Do Not Retry
+	for _, reads := range []int{0, 50} {
+		j := job()
+		j.Reads, j.Count, j.Prefill = reads, 100, reads > 0
+		r, err := Run(nil, c, j, func(Progress) {})
+		require.NoError(t, err)
+		require.EqualValues(t, 100, r.Commands())
+		require.EqualValues(t, map[int]int{0: 1, 50: 2}[reads], r.Failed)
+		require.ErrorContains(t, r.FirstError, "flush: ")
+		require.Positive(t, r.Checked)
+		require.Zero(t, r.Wrong)
+	}
 }
 
 // TestRefused: what cannot be measured is refused with the reason.
