@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -157,6 +158,94 @@ func TestFlags(t *testing.T) {
 	ours := tryForbidden(t, m.dir)
 	img := disktest.Make(t, "32M")
 	disktest.Mount(t, img, "", func(dir string) { require.Equal(t, tryForbidden(t, dir), ours) })
+}
+
+// TestFlagsKeepDirty: what was stored in a memory map, or in the write-back cache, before a file became immutable or append-only is there afterwards.
+func TestFlagsKeepDirty(t *testing.T) {
+	for _, o := range []Options{{}, {WriteBack: true}} {
+		m := newMount(t, o)
+		for name, set := range map[string]func(path string) error{
+			"immutable":   func(path string) error { return setFlags(path, ext4.FlagImmutable) },
+			"append-only": func(path string) error { return setFlags(path, ext4.FlagAppend) },
+			"by fsxattr": func(path string) error {
+				arg := make([]byte, sizeFsxattr)
+				arg[0] = 0x8
+				return doIoctl(path, iocFSSetXattr, arg)
+			},
+		} {
+			path := m.path(name)
+			write(t, path, strings.Repeat("x", 8192))
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			require.NoError(t, err)
+			defer f.Close()
+			p, err := unix.Mmap(int(f.Fd()), 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			require.NoError(t, err)
+			_, err = f.WriteAt([]byte("written"), 100)
+			require.NoError(t, err)
+			copy(p, "stored")
+			copy(p[4096:], "stored")
+			require.NoError(t, set(path), name)
+			require.NoError(t, unix.Msync(p, unix.MS_SYNC), name)
+			require.NoError(t, f.Sync(), name)
+			require.NoError(t, unix.Munmap(p))
+			got := make([]byte, 8192)
+			n, err := m.srv.nodes.get(stat(t, path).Ino).in.Load(0, ext4.Content{Bytes: got})
+			require.NoError(t, err)
+			require.Equal(t, 8192, n)
+			require.Equal(t, "stored", string(got[:6]), name)
+			require.Equal(t, "written", string(got[100:107]), name)
+			require.Equal(t, "stored", string(got[4096:4102]), name)
+			require.NoError(t, setFlags(path, 0))
+		}
+	}
+}
+
+// TestAppendOnlyWrittenBack: what is appended to an append-only file is there, also by the write-back cache, which hands over whole pages; what was there stays.
+func TestAppendOnlyWrittenBack(t *testing.T) {
+	for _, o := range []Options{{}, {WriteBack: true}} {
+		m := newMount(t, o)
+		path := m.path("log")
+		write(t, path, "first\n")
+		old, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		require.NoError(t, err)
+		defer old.Close()
+		plain, err := os.OpenFile(path, os.O_RDWR, 0)
+		require.NoError(t, err)
+		defer plain.Close()
+		require.NoError(t, setFlags(path, ext4.FlagAppend))
+		want := "first\n"
+		for i := range 20 {
+			f := old
+			if i%2 == 0 {
+				f, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+				require.NoError(t, err)
+			}
+			line := strings.Repeat(string(rune('a'+i)), 700*i%5000) + "\n"
+			_, err = f.WriteString(line)
+			require.NoError(t, err)
+			if want += line; i%3 == 0 {
+				require.NoError(t, f.Sync())
+			}
+			if f != old {
+				require.NoError(t, f.Close())
+			}
+		}
+		require.NoError(t, old.Sync())
+		stored := func() string {
+			got := make([]byte, len(want)+1)
+			n, err := m.srv.nodes.get(stat(t, path).Ino).in.Load(0, ext4.Content{Bytes: got})
+			require.NoError(t, err)
+			return string(got[:n])
+		}
+		require.Equal(t, want, stored())
+		_, err = plain.WriteAt([]byte("over"), 0)
+		if err == nil {
+			err = plain.Sync()
+		}
+		require.Error(t, err)
+		require.Equal(t, want, stored())
+		require.NoError(t, setFlags(path, 0))
+	}
 }
 
 // TestFlagsOfOthers: which users may change which flags.

@@ -111,7 +111,17 @@ func (n *node) setFlags(in []byte) syscall.Errno {
 	if len(in) < 4 {
 		return syscall.EINVAL
 	}
-	return n.fail("set flags", n.in.SetFlags(binary.NativeEndian.Uint32(in)))
+	fl := binary.NativeEndian.Uint32(in)
+	n.beforeFlags(fl)
+	return n.fail("set flags", n.in.SetFlags(fl))
+}
+
+// beforeFlags has the kernel write back dirty pages of a file that is about to become immutable or append-only, which would be refused afterwards. The kernel keeps
+// other writes away meanwhile (inode_lock in vfs_fileattr_set); what a program stores in a memory map from here on is as if it came after the change.
+func (n *node) beforeFlags(fl uint32) {
+	if fl&^n.in.Attr().Flags&(ext4.FlagImmutable|ext4.FlagAppend) != 0 && n.writers.Load() > 0 {
+		n.srv.invalidate(n) // fails where it need not succeed: a page that stays is dirty again
+	}
 }
 
 // xflags pairs inode flags with the flags of struct fsxattr (FS_XFLAG_* in linux/fs.h).
@@ -161,5 +171,6 @@ func (n *node) setFsxattr(in []byte) syscall.Errno {
 			fl |= f.fl
 		}
 	}
+	n.beforeFlags(fl)
 	return n.fail("set attributes", n.in.SetFlagsAndProject(fl, projid))
 }

@@ -1,6 +1,7 @@
 package fs
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"syscall"
@@ -46,7 +47,34 @@ func (n *node) store(c ext4.Content, off int64, may ext4.May) (int, error) {
 func (n *node) writeBack(c ext4.Content, off int64) (uint32, syscall.Errno) {
 	n.hasPages(len(c.Bytes))
 	defer n.changed(off, off+int64(len(c.Bytes)))
+	if a := n.in.Attr(); a.Flags&ext4.FlagAppend != 0 && off < int64(a.Size) {
+		return n.written(n.appendBack(c, off, int(min(int64(len(c.Bytes)), int64(a.Size)-off))))
+	}
 	return n.written(n.storeOrReclaim(c, off, 0, true))
+}
+
+// appendBack is writeBack for an append-only file: pages come whole, and the first have bytes that are there already. What is behind these is appended; if they are
+// other bytes than there are, that is an error.
+func (n *node) appendBack(c ext4.Content, off int64, there int) (int, error) {
+	have := make([]byte, there)
+	if _, err := n.in.Load(off, ext4.Content{Bytes: have}); err != nil {
+		return 0, err
+	}
+	var other error
+	if !bytes.Equal(have, c.Bytes[:there]) {
+		other = ext4.ErrPerm
+	}
+	done := 0
+	var err error
+	if there < len(c.Bytes) {
+		if done, err = n.storeOrReclaim(ext4.Content{Bytes: c.Bytes[there:]}, off+int64(there), 0, true); done == 0 {
+			return 0, err
+		}
+	}
+	if other != nil {
+		return 0, other
+	}
+	return there + done, err
 }
 
 // storeOrReclaim is ext4's Store, under reclaim where the volume is full.
