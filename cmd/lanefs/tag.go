@@ -62,8 +62,8 @@ func (m machine) find(name, value string) (where, error) {
 	switch {
 	case err != nil || ok:
 		return w, err
-	case denied != nil:
-		return where{}, fmt.Errorf("no device that could be read has %s=%s: %w; blkid, as root, lists those there are", name, value, denied)
+	case len(denied) > 0:
+		return where{}, fmt.Errorf("no device that could be read has %s=%s: %w; blkid, as root, lists those there are", name, value, severally(denied))
 	}
 	return where{}, fmt.Errorf("no device has %s=%s; blkid lists those there are", name, value)
 }
@@ -71,8 +71,8 @@ func (m machine) find(name, value string) (where, error) {
 // tagsAsked are devices that are not the one that is looked for, but one: a drive that spins up has the time.
 var tagsAsked = asker[[]tagged]{limit: 20 * time.Second}
 
-// scan reads the partition tables and superblocks of all block devices, as libblkid does where udev has no link. denied says that one may not be read, or does not answer.
-func (m machine) scan() (all []tagged, denied, err error) {
+// scan reads the partition tables and superblocks of all block devices, as libblkid does where udev has no link. denied says which may not be read, or do not answer.
+func (m machine) scan() (all []tagged, denied []error, err error) {
 	names, err := m.blockDevices()
 	if err != nil {
 		return nil, nil, err
@@ -80,13 +80,27 @@ func (m machine) scan() (all []tagged, denied, err error) {
 	for _, name := range names {
 		there, err := tagsAsked.ask(m.node(name), func() ([]tagged, error) { return m.tagsOfBlock(name) })
 		if errors.Is(err, os.ErrPermission) {
-			denied = err
+			denied = append(denied, err)
 		} else if errors.Is(err, errNoAnswer) || errors.Is(err, errSuspended) {
-			denied = fmt.Errorf("%s: %w", m.node(name), err)
+			denied = append(denied, fmt.Errorf("%s: %w", m.node(name), err))
 		} // else no medium, or none that can be read
 		all = append(all, there...)
 	}
 	return all, denied, nil
+}
+
+const saidSeverally = 8
+
+// severally is several errors in one line, the first few of them.
+func severally(all []error) error {
+	var said []string
+	for _, err := range all[:min(len(all), saidSeverally)] {
+		said = append(said, oneLine(err))
+	}
+	if more := len(all) - len(said); more > 0 {
+		said = append(said, fmt.Sprintf("and %d more", more))
+	}
+	return errors.New(strings.Join(said, "; "))
 }
 
 var errSuspended = errors.New("the device mapper has suspended it")

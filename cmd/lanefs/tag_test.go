@@ -68,6 +68,18 @@ func TestTags(t *testing.T) {
 	require.NoError(t, os.WriteFile(m.path("sys/class/block/sdb1/dm/suspended"), []byte("1\n"), 0o600))
 	_, err = m.find("UUID", tagUUID)
 	require.ErrorContains(t, err, "no device that could be read has UUID="+tagUUID+": "+m.path("dev/sdb1")+": the device mapper has suspended it", "a read would wait")
+	for i := range 10 {
+		require.NoError(t, os.MkdirAll(m.path(fmt.Sprintf("sys/class/block/dm-%d/dm", i)), 0o755))
+		require.NoError(t, os.WriteFile(m.path(fmt.Sprintf("sys/class/block/dm-%d/dm/suspended", i)), []byte("1\n"), 0o600))
+	}
+	_, err = m.find("UUID", tagUUID)
+	for i := range 8 {
+		require.ErrorContains(t, err, fmt.Sprintf("%s: the device mapper has suspended it; ", m.path("dev", fmt.Sprint("dm-", i))))
+	}
+	require.ErrorContains(t, err, "; and 3 more; blkid")
+	for i := range 10 {
+		require.NoError(t, os.RemoveAll(m.path(fmt.Sprint("sys/class/block/dm-", i))))
+	}
 	require.NoError(t, os.Remove(m.path("sys/class/block/sdb1/dm/suspended")))
 	require.NoError(t, os.WriteFile(m.path("sys/class/block/sdb1/dm/name"), []byte("vg-lv\n"), 0o600))
 	require.NoError(t, os.MkdirAll(m.path("dev/mapper"), 0o755))
