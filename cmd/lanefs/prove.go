@@ -80,6 +80,7 @@ type prover struct {
 	hide []string // not to be told
 
 	first, blocks uint64                         // LBAs that may be written; no blocks: none
+	lost          bool                           // what was in them could not be put back
 	refusal       error                          // why DEVICE cannot be opened
 	route         engine.DoorbellRoute           // the best that held
 	modes         map[controller.MemoryMode]bool // that held

@@ -4,14 +4,18 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lanefs/lanefs/nvmeq/controller"
 )
 
 // rungs are those of a report, by name.
@@ -253,6 +257,53 @@ func TestProvePutsBack(t *testing.T) {
 			require.Error(t, c.Wait())
 			require.Equal(t, before, sum(t, img))
 		})
+	}
+}
+
+// sayer calls a function for each line that is written.
+type sayer func(line string)
+
+func (f sayer) Write(b []byte) (int, error) { f(string(b)); return len(b), nil }
+
+// TestProveLost: what cannot be put back, on a device that has become read-only, is in a file that was not there, and the blocks are written no more.
+func TestProveLost(t *testing.T) {
+	p := newPlace(t)
+	img := p.plain("image", 8)
+	const text = "what was there"
+	poke(t, img, 4096, text)
+	want := sum(t, img)
+	dev := loopOver(t, img)
+	t.Chdir(p.dir)
+	for _, gone := range []bool{false, true} { // the current directory
+		if gone {
+			dir := t.TempDir()
+			t.Chdir(dir)
+			require.NoError(t, os.Remove(dir))
+		}
+		pr := &prover{o: &proveOptions{scratch: "0-16383", time: time.Millisecond}, log: slog.New(slog.DiscardHandler), dev: benchDevice{arg: dev, out: io.Discard},
+			r: &proofReport{When: time.Now()}, modes: map[controller.MemoryMode]bool{}}
+		require.NoError(t, pr.parseScratch(pr.o.scratch))
+		require.NoError(t, pr.dev.parse([]string{"gpu=host"}, false))
+		var said strings.Builder
+		pr.out = sayer(func(line string) {
+			if said.WriteString(line); strings.Contains(line, "patterns that kernels") && !pr.lost {
+				tool(t, "blockdev", "--setro", dev)
+			}
+		})
+		require.True(t, pr.device(), "%s", &said)
+		err := pr.writes("writes", "host")
+		require.ErrorContains(t, err, "could not be put back: it is in ", "%s", &said)
+		_, kept, _ := strings.Cut(err.Error(), "it is in ")
+		t.Cleanup(func() { os.Remove(kept) })
+		require.Equal(t, gone, filepath.IsAbs(kept), kept)
+		require.Equal(t, want, sum(t, kept), "all blocks were scratch")
+		require.NotEqual(t, want, sum(t, img))
+		require.NoError(t, pr.writes("writes again", "host"))
+		require.Contains(t, said.String(), "nothing more is written to them")
+		require.NoError(t, pr.dev.close())
+		tool(t, "blockdev", "--setrw", dev)
+		tool(t, "dd", "if="+kept, "of="+dev, "conv=notrunc,fsync", "status=none")
+		require.Equal(t, want, sum(t, img))
 	}
 }
 

@@ -393,7 +393,10 @@ func (p *prover) reset(runtime string) (said string, err error) {
 func (p *prover) writes(area, runtime string) (err error) {
 	p.begin(area)
 	why := "nothing may be written: --scratch FIRST-LAST or --destroy allows it"
-	if p.blocks == 0 {
+	if p.lost {
+		why = "what was in the scratch blocks could not be put back before: nothing more is written to them"
+	}
+	if p.blocks == 0 || p.lost {
 		p.rung("patterns that kernels write and check", func() (string, error) { return "", cannot{why} })
 		return nil
 	}
@@ -414,9 +417,10 @@ func (p *prover) writes(area, runtime string) (err error) {
 	if !p.owed("what was there is put back", func() (string, error) {
 		return "and compared", p.with(runtime, func(e *engine.Engine) error { return p.putBack(e, saved) })
 	}) {
+		p.lost = true
 		err = errors.New("what was in the scratch blocks could not be put back")
-		if name, lost := keepScratch(saved, p.r.When); lost != nil {
-			err = fmt.Errorf("%w, nor be kept in a file: %w", err, lost)
+		if name, failed := keepScratch(saved, p.r.When); failed != nil {
+			err = fmt.Errorf("%w, nor be kept in a file: %w", err, failed)
 		} else {
 			err = fmt.Errorf("%w: it is in %s", err, name)
 		}
@@ -424,14 +428,22 @@ func (p *prover) writes(area, runtime string) (err error) {
 	return err
 }
 
-// keepScratch keeps what could not be put back in a new file, whatever there is: a clock that was set back tells a time twice.
-func keepScratch(saved []byte, when time.Time) (name string, err error) {
-	f, err := os.CreateTemp(".", "lanefs-scratch-"+when.Format("20060102-150405")+"-")
-	if err != nil {
-		return "", err
+// keepScratch keeps what could not be put back in a new file, here or where temporary files are. It writes over none, and follows no link: a clock that was set
+// back tells a time twice.
+func keepScratch(saved []byte, when time.Time) (path string, err error) {
+	for _, dir := range []string{".", os.TempDir()} {
+		f, failed := os.CreateTemp(dir, "lanefs-scratch-"+when.Format("20060102-150405")+"-")
+		if failed == nil {
+			_, failed = f.Write(saved)
+			failed = errors.Join(failed, f.Sync(), f.Close())
+			if failed == nil {
+				return filepath.Clean(f.Name()), nil
+			}
+			_ = os.Remove(f.Name())
+		}
+		err = errors.Join(err, failed)
 	}
-	_, err = f.Write(saved)
-	return filepath.Base(f.Name()), errors.Join(err, f.Sync(), f.Close())
+	return "", err
 }
 
 // each calls f for the blocks that may be written, a command's at a time.
