@@ -28,8 +28,12 @@ func daemons() []*served { return recorded(held) }
 // recorded is what the locks of the caller's user say, those for whose path which is true.
 func recorded(which func(path string) bool) (all []*served) {
 	for _, dir := range lookDirs(os.Geteuid()) {
-		locks, _ := filepath.Glob(filepath.Join(dir, "*"+lockEnd))
-		for _, path := range locks {
+		files, _ := os.ReadDir(dir)
+		for _, f := range files {
+			path := filepath.Join(dir, f.Name())
+			if !strings.HasSuffix(path, lockEnd) {
+				continue
+			}
 			if s := readServed(path); s != nil && which(path) {
 				all = append(all, s)
 			}
@@ -40,7 +44,7 @@ func recorded(which func(path string) bool) (all []*served) {
 
 // held says whether a daemon holds a lock.
 func held(path string) bool {
-	f, err := os.Open(path)
+	f, err := openLock(path)
 	if err != nil {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -193,9 +194,31 @@ func (r *runFiles) record(dev uint64, cfg *mountConfig) error {
 	return nil
 }
 
+// mostServed is how long the text of a lock may be, in bytes.
+const mostServed = 1 << 20
+
+// openLock opens a lock to look at it. Another user may have made the directory in which daemons are looked for, or have a mount there: so what is no file is not
+// waited for, and no link is followed.
+func openLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, &os.PathError{Op: "open", Path: path, Err: unix.EINVAL}
+	}
+	return f, nil
+}
+
 // readServed reads the text of a lock: nil if there is none.
 func readServed(path string) *served {
-	b, err := os.ReadFile(path)
+	f, err := openLock(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, mostServed))
 	var s served
 	if err != nil || json.Unmarshal(b, &s) != nil {
 		return nil

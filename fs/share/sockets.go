@@ -59,14 +59,19 @@ func Sweep(dir string, take func(base string) (release func(), free bool)) (remo
 		return nil, err
 	}
 	defer unlock()
-	names, err := filepath.Glob(filepath.Join(dir, "*"+socketEnd))
+	files, err := os.ReadDir(dir)
 	var errs []error
-	for _, name := range names {
+	for _, f := range files {
+		base, socket := strings.CutSuffix(f.Name(), socketEnd)
+		if !socket {
+			continue
+		}
 		// The lock comes first: to connect to a live daemon would wake it, at each mount of the machine.
-		release, free := take(strings.TrimSuffix(filepath.Base(name), socketEnd))
+		release, free := take(base)
 		if !free {
 			continue
 		}
+		name := filepath.Join(dir, f.Name())
 		if dead(name) {
 			if err := os.Remove(name); err != nil {
 				errs = append(errs, err)

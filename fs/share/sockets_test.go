@@ -27,7 +27,8 @@ func free(string) (func(), bool) { return func() {}, true }
 // Only sockets without a listener are removed: no live socket, none with a full queue, no other file, and no socket of a daemon that is
 // alive, even if it has no listener.
 func TestSweep(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "[a-b]*")
+	require.NoError(t, os.Mkdir(dir, 0o700))
 	at := func(name string) string { return filepath.Join(dir, name) }
 	leave(t, at("dead.share"))
 	leave(t, at("dead.sock"))
