@@ -59,8 +59,16 @@ func (n *node) fillEntry(a *ext4.Attr, out *fuse.EntryOut) {
 	out.SetAttrTimeout(n.attrTimeout())
 }
 
+// showEntry tells the attributes of a file that was there before in a reply with an entry.
+func (n *node) showEntry(out *fuse.EntryOut) {
+	n.show()
+	a := n.in.Attr()
+	n.fillEntry(&a, out)
+}
+
 // Getattr answers stat.
 func (n *node) Getattr(out *fuse.AttrOut) syscall.Errno {
+	n.show()
 	a := n.in.Attr()
 	n.srv.fillAttr(&a, &out.Attr)
 	out.SetTimeout(n.attrTimeout())
@@ -69,6 +77,7 @@ func (n *node) Getattr(out *fuse.AttrOut) syscall.Errno {
 
 // Statx answers statx when the caller asked for the birth time; the kernel sends Getattr for everything else.
 func (n *node) Statx(out *fuse.StatxOut) syscall.Errno {
+	n.show()
 	a := n.in.Attr()
 	stamp := func(t time.Time) fuse.SxTime {
 		return fuse.SxTime{Sec: uint64(t.Unix()), Nsec: uint32(t.Nanosecond())}

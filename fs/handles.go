@@ -24,7 +24,7 @@ func (s *Server) LookupSelf(id uint64, out *fuse.EntryOut) syscall.Errno {
 	if err != nil {
 		return s.root.fail("lookup by handle", fmt.Errorf("inode %d: %w", id, err))
 	}
-	s.reply(in, out).done()
+	s.found(in, out)
 	return 0
 }
 
@@ -43,12 +43,11 @@ func (n *node) LookupParent(out *fuse.EntryOut) syscall.Errno {
 			continue
 		}
 		if up.Ino() == ext4.RootIno {
-			a := up.Attr()
 			up.Put()
-			n.srv.root.fillEntry(&a, out)
+			n.srv.root.showEntry(out)
 			return 0
 		}
-		n.srv.reply(up, out).done()
+		n.srv.found(up, out)
 		return 0
 	}
 	return syscall.ESTALE

@@ -20,6 +20,13 @@ func (s *Server) reply(in *ext4.Inode, out *fuse.EntryOut) *node {
 	return n
 }
 
+// found is reply for a file that was there before.
+func (s *Server) found(in *ext4.Inode, out *fuse.EntryOut) {
+	n := s.reply(in, out)
+	n.showEntry(out)
+	n.done()
+}
+
 // Lookup finds a name.
 func (n *node) Lookup(name string, out *fuse.EntryOut) syscall.Errno {
 	in, err := n.in.Lookup(name)
@@ -33,7 +40,7 @@ func (n *node) Lookup(name string, out *fuse.EntryOut) syscall.Errno {
 		in.Put()
 		return n.fail("lookup", fmt.Errorf("name %q leads to inode %d: %w", name, ino, ext4.ErrCorrupt))
 	}
-	n.srv.reply(in, out).done()
+	n.srv.found(in, out)
 	return 0
 }
 
@@ -88,6 +95,7 @@ func (n *node) made(what string, in *ext4.Inode, out *fuse.EntryOut) (*node, sys
 		in.Put()
 		return nil, n.fail(what, err)
 	}
+	n.attrsChanged()
 	return n.srv.reply(in, out), 0
 }
 
@@ -155,6 +163,7 @@ func (n *node) Link(c *fuse.Caller, t *node, name string, out *fuse.EntryOut) sy
 	if err := n.syncNames(); err != nil {
 		return n.fail("link", err)
 	}
+	n.attrsChanged()
 	n.srv.nodes.retain(t)
 	a := t.in.Attr()
 	t.fillEntry(&a, out)
@@ -171,6 +180,7 @@ func (n *node) Unlink(name string) syscall.Errno {
 	if err := n.in.Unlink(name); err != nil {
 		return n.fail("unlink", err)
 	}
+	n.attrsChanged()
 	return n.fail("unlink", n.syncNames())
 }
 
@@ -184,6 +194,7 @@ func (n *node) Rmdir(name string) syscall.Errno {
 	if err := n.in.Rmdir(name); err != nil {
 		return n.fail("rmdir", err)
 	}
+	n.attrsChanged()
 	return n.fail("rmdir", n.syncNames())
 }
 
@@ -207,7 +218,28 @@ func (n *node) Rename(c *fuse.Caller, name string, to *node, newName string, fla
 	}); err != nil {
 		return n.fail("rename", err)
 	}
+	n.attrsChanged()
+	if to != n {
+		to.attrsChanged()
+	}
+	to.renamed(newName)
+	if flags&(ext4.RenameExchange|ext4.RenameWhiteout) != 0 {
+		n.renamed(name)
+	}
 	return n.fail("rename", errors.Join(n.syncNames(), to.syncNames()))
+}
+
+// renamed notes that the file of a name has another change time.
+func (n *node) renamed(name string) {
+	in, err := n.in.Lookup(name)
+	if err != nil {
+		return
+	}
+	if file := n.srv.nodes.of(n.srv, in, true); file != nil {
+		file.attrsChanged()
+		file.done()
+	}
+	in.Put()
 }
 
 // Readlink returns the target of a symbolic link. The kernel caches it.

@@ -23,6 +23,9 @@ type node struct {
 	// attributes: it need not be told them again, and would ask if it did not have them any more. Protected by nodes.mu.
 	fresh bool
 
+	// shown is when a reply last told the attributes, from shownSince; 0: none has. See attrsChanged.
+	shown atomic.Int64
+
 	// writers counts the open files that may write.
 	writers atomic.Int64
 

@@ -144,6 +144,7 @@ func (t *nodes) of(s *Server, in *ext4.Inode, changes bool) *node {
 		return nil
 	}
 	n := t.loadedLocked(s, in.Ref())
+	n.show() // it may have been, before it was dropped
 	n.fresh = r.refs&told != 0 && !changes
 	return n
 }

@@ -132,6 +132,7 @@ func (n *node) Allocate(c *fuse.Caller, off, size uint64, mode uint32) syscall.E
 	if err := n.srv.reclaim(func() error { return n.in.Fallocate(mode, int64(off), int64(size), may) }); err != nil {
 		return n.fail("fallocate", err)
 	}
+	n.attrsChanged()
 	return n.fail("fallocate", n.syncFile())
 }
 

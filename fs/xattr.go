@@ -61,6 +61,8 @@ func (n *node) Setxattr(c *fuse.Caller, name string, value []byte, flags, drop u
 func (n *node) blocksChanged() {
 	if n.srv.opt.WriteBack {
 		n.srv.invalidateAttr(n)
+	} else {
+		n.attrsChanged()
 	}
 }
 
