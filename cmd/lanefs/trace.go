@@ -92,7 +92,11 @@ func traceCommand() *cobra.Command {
 			bar := &progressBar{out: c.ErrOrStderr(), say: func(p progress) string {
 				return fmt.Sprintf("recording, %v of %v", time.Duration(p.Done).Round(traceStep), time.Duration(p.Total))
 			}}
-			r, err := query(m, req, requestTimeout, bar.show)
+			var recorded time.Duration
+			r, err := query(m, req, requestTimeout, func(p progress) {
+				recorded = time.Duration(p.Done)
+				bar.show(p)
+			})
 			bar.clear()
 			if err != nil {
 				return fmt.Errorf("%q: %w", args[0], err)
@@ -102,7 +106,7 @@ func traceCommand() *cobra.Command {
 					return err
 				}
 			}
-			return printSlowest(c.OutOrStdout(), r.Trace, req)
+			return printSlowest(c.OutOrStdout(), r.Trace, req, recorded)
 		},
 	}
 	c.Flags().DurationVar(&req.For, "for", req.For, "how long to record")
@@ -111,14 +115,16 @@ func traceCommand() *cobra.Command {
 	return c
 }
 
-// printSlowest prints the slowest request of a trace.
-func printSlowest(out io.Writer, recorded []byte, req request) error {
-	f, err := slowest.Find(bytes.NewReader(recorded))
+// printSlowest prints the slowest request of a trace that was recorded for a while.
+func printSlowest(out io.Writer, trace []byte, req request, recorded time.Duration) error {
+	f, err := slowest.Find(bytes.NewReader(trace))
 	if err != nil {
 		return err
 	}
 	s := f.Slowest
 	switch {
+	case s == nil && recorded < req.For:
+		return fmt.Errorf("no request came in %v, until the mount ended", recorded.Round(traceStep))
 	case s == nil:
 		return fmt.Errorf("no request came within %v: use the mount meanwhile, or record for longer with --for", req.For)
 	case req.Slower > 0 && s.Took < req.Slower:

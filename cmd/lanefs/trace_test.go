@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -72,5 +73,18 @@ func TestTraceAlone(t *testing.T) {
 		_, said, _ := p.run("trace", "--for", "1ms", dir) // by chance a request comes, and there is no error
 		return !strings.Contains(said, busy)
 	})
+
+	// The end of the mount ends it, too, and the command says so.
+	c := p.command("trace", "--for", "10m", "--slower", "10m", dir)
+	var said bytes.Buffer
+	c.Stderr = &said
+	require.NoError(t, c.Start())
+	p.children = append(p.children, c)
+	p.eventually("the trace", func() bool {
+		_, said, _ := p.run("trace", "--for", "1ms", dir)
+		return strings.Contains(said, busy)
+	})
 	p.umount(dir)
+	require.Error(t, c.Wait())
+	require.Regexp(t, `no request came in .*, until the mount ended|none of \d+ requests took 10m0s`, said.String())
 }
