@@ -118,7 +118,7 @@ func TestLanesOfBothKinds(t *testing.T) {
 func TestUnusableGPU(t *testing.T) {
 	for name, c := range map[string]struct{ rocm, env, why string }{
 		"unknown architecture": {"", "LANEFS_SHIM_ARCH=gfx906", "hip runtime: LaneFS shim over plain memory: no kernels were built for the architecture \"gfx906\": " +
-			"there are gfx11-generic, gfx1100, gfx12-generic, gfx1201, gfx9-4-generic, gfx90a, gfx942, gfx950, "},
+			"there are aarch64, gfx11-generic, gfx1100, gfx12-generic, gfx1201, gfx9-4-generic, gfx90a, gfx942, gfx950, "},
 		"old ROCm": {"5.2", "", "hip runtime: this is ROCm 5.2, LaneFS's kernels need 6.0: update ROCm, or use --gpu host"},
 		"lost": {"", "LANEFS_SHIM_LOST=1", "hip runtime: LaneFS shim over plain memory runs no kernel: hip runtime: a kernel or copy: unspecified launch failure " +
 			"(hipErrorLaunchFailure, 719); the GPU is lost to this process: mount again, or use --gpu host"},
