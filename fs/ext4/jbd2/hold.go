@@ -95,6 +95,15 @@ func (j *Journal) holdLocked(cause error) {
 	j.wakeLocked()
 }
 
+// triesLocked is how many tries will have failed that began before now. Who waits from now on goes by those that come after: one that is under way may have found no room
+// before there was some.
+func (j *Journal) triesLocked() uint64 {
+	if j.busy {
+		return j.tries + 1
+	}
+	return j.tries
+}
+
 // retryLocked asks for a try.
 func (j *Journal) retryLocked() {
 	if j.held != nil {

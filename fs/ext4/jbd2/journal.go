@@ -147,13 +147,13 @@ func (j *Journal) Begin(credits int) (*Handle, error) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for before := j.tries; ; {
+	for before := j.triesLocked(); ; {
 		h, err := j.beginLocked(credits)
 		if h != nil || err != nil {
 			return h, err
 		}
 		switch {
-		case j.held != nil && j.tries != before:
+		case j.held != nil && j.tries > before:
 			return nil, j.held.Err
 		case j.held != nil:
 			j.held.timer.Reset(max(beginPause-time.Since(j.held.last), 0))
@@ -264,11 +264,11 @@ func (j *Journal) WaitCommit(t TID) error {
 	if !j.next.After(t) {
 		return fmt.Errorf("transaction %d has not begun: the next is %d", t, j.next)
 	}
-	for before := j.tries; t.After(j.committed); {
+	for before := j.triesLocked(); t.After(j.committed); {
 		switch {
 		case j.err != nil:
 			return j.err
-		case j.held != nil && j.tries != before:
+		case j.held != nil && j.tries > before:
 			return j.held.Err
 		case j.held != nil:
 			j.again = true

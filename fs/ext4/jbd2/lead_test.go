@@ -129,3 +129,36 @@ func TestCloseDuringALeadersCommit(t *testing.T) {
 	require.EqualValues(t, 410, valueIn(d.durable, 41))
 	require.EqualValues(t, 420, valueIn(d.durable, 42))
 }
+
+// TestComesDuringATry: who comes while a try goes on that fails for lack of room waits for one that begins afterwards: there may be room by then, as after a file was removed.
+func TestComesDuringATry(t *testing.T) {
+	d, m := newLogged(t, Config{})
+	require.NoError(t, m.j.WaitCommit(put(t, m.c, m.j, 50, 1))) // from here on the cache has it
+	tid := put(t, m.c, m.j, 41, 410)
+	d.setRefuse(func(*blockdev.Request) error { return blockdev.ErrNoSpace })
+	require.ErrorIs(t, m.j.WaitCommit(tid), ErrHeld)
+	begun, open := make(chan struct{}), make(chan struct{})
+	var tried atomic.Bool
+	d.setRefuse(func(*blockdev.Request) error {
+		if tried.Swap(true) {
+			return nil
+		}
+		close(begun)
+		<-open
+		return blockdev.ErrNoSpace
+	})
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- m.j.WaitCommit(tid) }()
+	<-begun
+	go func() { second <- m.j.WaitCommit(tid) }()
+	require.Eventually(t, func() bool {
+		m.j.mu.Lock()
+		defer m.j.mu.Unlock()
+		return m.j.committing != nil && m.j.committing.waiters == 1 || m.j.running != nil && m.j.running.waiters == 1
+	}, waitLong, waitStep)
+	close(open)
+	require.ErrorIs(t, <-first, ErrHeld)
+	require.NoError(t, <-second)
+	require.NoError(t, m.j.Close())
+	require.NoError(t, m.c.Close())
+}
