@@ -49,6 +49,7 @@ type Server struct {
 	vol        *ext4.FS
 	root       *node
 	nodes      nodes
+	callers    callers
 	fuse       *fuse.Server
 	rings      rings
 	device     atomic.Pointer[devfuse.Transport] // nil: rings bring the mount's requests, or go-fuse's threads do

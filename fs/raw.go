@@ -49,10 +49,12 @@ func (r *rawFS) Forget(id, count uint64) {
 }
 
 func (r *rawFS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	r.srv.calls(in.Pid)
 	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Getattr(out) })
 }
 
 func (r *rawFS) Statx(_ <-chan struct{}, in *fuse.StatxIn, out *fuse.StatxOut) fuse.Status {
+	r.srv.calls(in.Pid)
 	return r.on(in.NodeId, func(n *node) syscall.Errno { return n.Statx(out) })
 }
 

@@ -20,6 +20,7 @@ func (r *rawFS) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryLi
 }
 
 func (r *rawFS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+	r.srv.calls(in.Pid)
 	return r.readDir(in, out, true)
 }
 

@@ -57,6 +57,7 @@ func (r *rawFS) Lseek(_ <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) f
 }
 
 func (r *rawFS) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Status {
+	r.srv.calls(in.Pid)
 	return r.on(in.NodeId, func(n *node) syscall.Errno {
 		return n.Allocate(&in.Caller, in.Offset, in.Length, in.Mode)
 	})

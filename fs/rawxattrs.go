@@ -26,6 +26,7 @@ func (r *rawFS) ListXAttr(_ <-chan struct{}, header *fuse.InHeader, dest []byte)
 
 // SetXAttr also clears set-group-ID if it sets an access ACL and the request has the kill-privilege flag.
 func (r *rawFS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, value []byte) fuse.Status {
+	r.srv.calls(in.Pid)
 	var drop uint32
 	if name == ext4.XattrACLAccess && in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0 {
 		drop = sISGID
@@ -34,5 +35,6 @@ func (r *rawFS) SetXAttr(_ <-chan struct{}, in *fuse.SetXAttrIn, name string, va
 }
 
 func (r *rawFS) RemoveXAttr(_ <-chan struct{}, header *fuse.InHeader, name string) fuse.Status {
+	r.srv.calls(header.Pid)
 	return r.on(header.NodeId, func(n *node) syscall.Errno { return n.Removexattr(name) })
 }
