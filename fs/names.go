@@ -10,19 +10,24 @@ import (
 	"github.com/lanefs/lanefs/fs/ext4"
 )
 
-// reply counts a kernel reference for a reply with an entry, and fills the reply. It takes over the reference on in. The node that it
+// enter counts a kernel reference for a reply with an entry, and returns the attributes as they were before. It takes over the reference on in. The node that it
 // returns is in use.
-func (s *Server) reply(in *ext4.Inode, out *fuse.EntryOut) *node {
+func (s *Server) enter(in *ext4.Inode) (*node, ext4.Attr) {
 	// Attr may wait for a write to the file, so it is called before the table is locked.
 	a := in.Attr()
-	n := s.nodes.intern(s, in, a.Generation, a.Links == 1 || a.Mode&sIFMT == sIFDIR)
+	return s.nodes.intern(s, in, a.Generation, a.Links == 1 || a.Mode&sIFMT == sIFDIR), a
+}
+
+// reply is enter, and fills the reply.
+func (s *Server) reply(in *ext4.Inode, out *fuse.EntryOut) *node {
+	n, a := s.enter(in)
 	n.fillEntry(&a, out)
 	return n
 }
 
-// found is reply for a file that was there before.
+// found is the whole reply for a file that was there before.
 func (s *Server) found(in *ext4.Inode, out *fuse.EntryOut) {
-	n := s.reply(in, out)
+	n, _ := s.enter(in)
 	n.showEntry(out)
 	n.done()
 }

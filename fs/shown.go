@@ -18,6 +18,9 @@ const shownFor = 10 * time.Second
 
 var shownSince = time.Now()
 
+// shownNow is the time from shownSince, never 0.
+func shownNow() int64 { return int64(time.Since(shownSince)) + 1 }
+
 // callers is which thread asked last for a change, or for attributes, and when another one had, from shownSince.
 type callers struct {
 	last    atomic.Uint32
@@ -27,16 +30,16 @@ type callers struct {
 // calls notes the thread of such a request, before attributes are read or changed.
 func (s *Server) calls(tid uint32) {
 	if s.callers.last.Load() != tid {
-		s.callers.another.Store(int64(time.Since(shownSince)) + 1)
+		s.callers.another.Store(shownNow())
 		s.callers.last.Store(tid)
 	}
 }
 
 // lately says whether at, a time from shownSince, is one and not long ago.
-func lately(at int64) bool { return at != 0 && int64(time.Since(shownSince))-at < int64(shownFor) }
+func lately(at int64) bool { return at != 0 && shownNow()-at < int64(shownFor) }
 
 // show notes that a reply is about to tell the attributes, which are read after that.
-func (n *node) show() { n.shown.Store(int64(time.Since(shownSince)) + 1) }
+func (n *node) show() { n.shown.Store(shownNow()) }
 
 // attrsChanged is called before the reply to a request that has changed attributes, and for which the kernel raises no version.
 func (n *node) attrsChanged() {
