@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lanefs/lanefs/gpu"
+	"github.com/lanefs/lanefs/gpu/internal/span"
 )
 
 // Map makes n bytes of m from off reachable for the function. It takes the best way that m has, never one after which the
@@ -27,7 +28,7 @@ func (d *Device) Map(m gpu.Memory, off, n int64) (IOVA, error) {
 	}
 	// The last page of an allocation is whole, whatever its size, and pages may have 64 KiB: the IOMMU then knows no smaller ones.
 	page := d.m.pageSize()
-	size, whole := (m.Size()+page-1)&^(page-1), (n+page-1)&^(page-1)
+	size, whole := span.RoundUp(m.Size(), page), span.RoundUp(n, page)
 	if off > size || whole > size-off {
 		return 0, fmt.Errorf("%s: map %d bytes from offset %d of memory of %d bytes", d.addr, n, off, m.Size())
 	}

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lanefs/lanefs/gpu/internal/span"
 )
 
 // region is a BAR in this process's address space: a reservation of the BAR's size, with those parts mapped that the
@@ -44,7 +46,7 @@ func mapRegion(k kernel, fd, index int) (*region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("BAR %d: %d bytes of address space: %w", index, info.size, err)
 	}
-	pages := (info.size + uint64(k.pageSize()) - 1) &^ uint64(k.pageSize()-1)
+	pages := span.RoundUp(int64(info.size), k.pageSize())
 	r := &region{k: k, mem: unsafe.Slice((*byte)(p), pages)[:info.size], offset: int64(info.offset), areas: areas}
 	for _, a := range areas {
 		_, err := k.mmap(fd, r.offset+int64(a.First), unsafe.Pointer(&r.mem[a.First]), uintptr(a.Last-a.First+1))
