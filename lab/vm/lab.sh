@@ -65,8 +65,13 @@ if [ "$mode" = bench ]; then
 fi
 
 unset GOARCH
-"${GO:-go}" test -c -o "$tmp/list.test" ./lab/vm # for this machine: it lists the tests
-[ "$LANEFS_LAB_ARCH" != x86_64 ] || "${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim" # it has code of an x86-64's
+list=$tmp/lab.test # lists the tests: a program of this machine
+if [ "$LANEFS_LAB_ARCH" = x86_64 ]; then
+	"${GO:-go}" run ./lab/rocm/mkshim cpu "$tmp/rocm-shim" # it has code of an x86-64's
+else
+	list=$tmp/list.test
+	"${GO:-go}" test -c -o "$list" ./lab/vm
+fi
 export SHIM=$tmp/rocm-shim
 make -s -C sdk/c CC="$cc" BUILD="$tmp/sdk-c"
 export SDK=$tmp/sdk-c
@@ -91,7 +96,7 @@ half() { # name, kernel, modules or nothing
 # test in which QEMU crashes each time gets no verdict, and the others continue.
 tests() { # name, kernel, logs
 	local n status at bad test log=$3.log run=${LANEFS_LAB_RUN:-.} failed=" " crashed=" " none=
-	LANEFS_LAB_GUEST=1 "$tmp/list.test" -test.list . | grep '^Test' >"$tmp/left" || return 1
+	LANEFS_LAB_GUEST=1 "$list" -test.list . | grep '^Test' >"$tmp/left" || return 1
 	for n in 1 2 3 4; do
 		status=0
 		LANEFS_LAB_RUN=$run boot "$2" "$tmp/$1.img" "$log" || status=$?
