@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -17,10 +16,7 @@ import (
 // TestArrayOnGPU: a partition of an array of two images, by lanes of a GPU, here the stand-in for ROCm: each member has lanes of its own, the
 // members' data are in one pool, and a program has a file of the array as memory of the GPU, which follows the file.
 func TestArrayOnGPU(t *testing.T) {
-	_, err := exec.LookPath("sfdisk")
-	if err != nil {
-		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
-	}
+	needsSfdisk(t)
 	p := newHIPPlace(t, "")
 	a := mdtest.Array{Set: 4, Minor: 2, Chunk: 128, Features: 1 << 12, Layout: 2, Disks: 2}
 	var img []string

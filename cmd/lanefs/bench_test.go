@@ -168,10 +168,7 @@ func inFIFO(pid int) bool {
 
 // TestBenchPartition: what is written stays within the partition.
 func TestBenchPartition(t *testing.T) {
-	_, err := exec.LookPath("sfdisk")
-	if err != nil {
-		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
-	}
+	needsSfdisk(t)
 	p := newPlace(t)
 	img := p.plain("disk", 8)
 	partitioned(t, img, "label: gpt\nsize=1M\nsize=2M\n")

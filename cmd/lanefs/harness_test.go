@@ -290,6 +290,14 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
+// needsSfdisk skips the test where there is none.
+func needsSfdisk(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("sfdisk"); err != nil {
+		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
+	}
+}
+
 // partitioned writes a table of partitions, as sfdisk reads it, to an image.
 func partitioned(t *testing.T, image, table string) {
 	t.Helper()

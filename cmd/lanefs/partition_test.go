@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -37,14 +36,9 @@ func TestSplitDevice(t *testing.T) {
 // TestPartition: a partition of an image, made by sfdisk, is formatted, mounted and checked; the kernel finds the same volume where it sees
 // the partition.
 func TestPartition(t *testing.T) {
-	_, err := exec.LookPath("sfdisk")
-	if err != nil {
-		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
-	}
+	needsSfdisk(t)
 	p := newPlace(t)
-	img := p.path("disk")
-	require.NoError(t, os.WriteFile(img, nil, 0o600))
-	require.NoError(t, os.Truncate(img, 96<<20))
+	img := p.plain("disk", 96)
 	partitioned(t, img, "label: gpt\nsize=16M\nsize=64M\n")
 
 	file, dir := p.path("raw"), p.mkdir("mnt")
@@ -85,14 +79,9 @@ func TestPartition(t *testing.T) {
 
 // TestRefusedPartition: beside a partition that leaves the disk the others are used, and whoever asks for it, by its number or PARTUUID, hears what is wrong.
 func TestRefusedPartition(t *testing.T) {
-	_, err := exec.LookPath("sfdisk")
-	if err != nil {
-		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
-	}
+	needsSfdisk(t)
 	p := newPlace(t)
-	img := p.path("disk")
-	require.NoError(t, os.WriteFile(img, nil, 0o600))
-	require.NoError(t, os.Truncate(img, 40<<20))
+	img := p.plain("disk", 40)
 	partitioned(t, img, "label: dos\nlabel-id: 0x1234abcd\nstart=2048, size=32768\nstart=40960, size=8192\n")
 	tool(t, "mkfs.ext4", "-q", "-F", "-E", "offset=1048576", img, "16M")
 	require.NoError(t, os.Truncate(img, 22<<20))

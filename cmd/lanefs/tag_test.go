@@ -256,10 +256,7 @@ func TestTagsOnDisk(t *testing.T) {
 	img := filepath.Join(dir, "disk")
 	require.NoError(t, os.WriteFile(img, nil, 0o600))
 	require.NoError(t, os.Truncate(img, 40<<20))
-	_, err := exec.LookPath("sfdisk")
-	if err != nil {
-		t.Skip("SKIPPED: needs sfdisk: make deps installs it")
-	}
+	needsSfdisk(t)
 	partitioned(t, img, "label: gpt\nstart=2048, size=16384, name=\"first one\"\nstart=20480, size=16384, uuid=6F1B2C3D-0002-4002-8003-0123456789AB\n"+
 		"start=40960, size=16384, uuid=6F1B2C3D-0003-4002-8003-0123456789AB\n")
 	put := func(at int64) {
